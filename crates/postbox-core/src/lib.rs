@@ -1,1 +1,54 @@
-//! See the crate description.
+//! The Postbox engine: events that commit with your data and always arrive.
+//!
+//! This crate knows no database and no broker. Users take the `postbox` crate; implementors of a store or a sink
+//! need only this one.
+//!
+//! An event's way, in reading order:
+//!
+//! 1. [`event`] – what a service enqueues: [`Event`], [`Record`], limits.
+//! 2. [`outbox`] – [`Outbox::enqueue`] writes it in the caller's transaction.
+//! 3. `relay/run.rs` – the loop that waits, claims, dispatches and settles.
+//! 4. the store's `store.rs` (in `postbox-stores`) – claim and settle as SQL.
+//! 5. `relay/dispatch.rs` – a unit of events under a timeout.
+//! 6. `relay/settle.rs` – outcomes become verdicts.
+
+pub mod bus;
+pub mod cleaner;
+pub mod code;
+pub mod dead;
+pub mod dispatcher;
+pub mod event;
+pub mod failpoint;
+pub mod inspect;
+pub mod json;
+pub mod outbox;
+mod panic;
+pub mod redact;
+pub mod relay;
+pub mod route;
+pub mod store;
+pub mod table;
+pub mod telemetry;
+pub mod testing;
+pub mod topic;
+mod trace;
+pub mod tx;
+
+pub use bus::{EventBus, HandlerError, HandlerResult};
+pub use cleaner::Cleaner;
+pub use code::Code;
+pub use dead::{DeadCause, DeadEvent, DeadFilter, DeadLetters};
+pub use dispatcher::{BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, Meta, Receipts};
+pub use event::{
+    AggregateKey, Availability, Event, EventError, EventId, Headers, IntoRecord, Limits, Payload, Record,
+    RecordBuilder, TenantId,
+};
+pub use inspect::{Inspect, TableCounts, TableRelay};
+pub use json::Json;
+pub use outbox::{EnqueueError, Outbox};
+pub use relay::{Backoff, Relay, RelayBuilder, RelayError, RelayHandle, RelayHealth, RunReport, Settings};
+pub use route::{Pattern, PatternError};
+pub use store::{Store, StoreError, StoreErrorKind};
+pub use table::{TableName, TableNameError};
+pub use topic::{Topic, TopicError};
+pub use tx::{Enqueued, Layout, OutboxTable, OutboxTx, Receipt};

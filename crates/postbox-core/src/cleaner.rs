@@ -1,0 +1,158 @@
+//! [`Cleaner`]: deletes what was published long ago, and nothing else.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::code::Code;
+use crate::store::{StoreError, StoreErrorKind};
+use crate::telemetry::Telemetry;
+
+/// Deletes old rows of one table, a batch at a time.
+pub trait Sweep: Send + Sync + 'static {
+    /// The table's name, for logs and metrics.
+    fn table(&self) -> &str;
+
+    /// Deletes at most `batch` rows that are past their retention, in a transaction of its own. Rows that are
+    /// neither published nor dead are never touched. Where another cleaner is at work, does nothing.
+    fn sweep(&self, request: &SweepRequest) -> impl Future<Output = Result<Swept, StoreError>> + Send;
+}
+
+/// What a sweep may delete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SweepRequest {
+    /// Published longer ago than this.
+    pub retention: Duration,
+    /// Dead for longer than this; dead rows are kept if not given.
+    pub dead_retention: Option<Duration>,
+    /// At most so many rows.
+    pub batch: u32,
+    /// What `max_attempts` is, for tables that have no `dead_at`.
+    pub max_attempts: i32,
+}
+
+/// What a sweep did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Swept {
+    /// It deleted so many rows.
+    Deleted(u64),
+    /// Another cleaner is at work.
+    Busy,
+}
+
+/// Runs sweeps every minute until it is closed.
+#[derive(Debug)]
+pub struct Cleaner<S> {
+    store: S,
+    request: SweepRequest,
+    interval: Duration,
+    telemetry: Telemetry,
+    closed: watch::Sender<bool>,
+}
+
+impl<S: Sweep> Cleaner<S> {
+    /// A cleaner with the defaults of the contract: every minute, after 7 days, 500 rows at a time, dead rows kept.
+    pub fn new(store: S) -> Self {
+        let telemetry = Telemetry::new("outbox", store.table(), crate::telemetry::DEFAULT_TOPIC_LABELS);
+        let retention = Duration::from_hours(7 * 24);
+        let request = SweepRequest { retention, dead_retention: None, batch: 500, max_attempts: 25 };
+        Self {
+            store,
+            request,
+            interval: Duration::from_mins(1),
+            telemetry,
+            closed: watch::Sender::new(false),
+        }
+    }
+
+    /// Keeps published rows for so long.
+    #[must_use]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.request.retention = retention;
+        self
+    }
+
+    /// Deletes dead rows after so long; zero keeps them for ever.
+    #[must_use]
+    pub fn dead_retention(mut self, retention: Duration) -> Self {
+        self.request.dead_retention = (!retention.is_zero()).then_some(retention);
+        self
+    }
+
+    /// Deletes so many rows per transaction.
+    #[must_use]
+    pub fn batch(mut self, rows: u32) -> Self {
+        self.request.batch = rows.max(1);
+        self
+    }
+
+    /// What the relay's `max_attempts` is; matters only for tables without `dead_at`.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: i32) -> Self {
+        self.request.max_attempts = attempts;
+        self
+    }
+
+    /// Runs so often.
+    #[must_use]
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.interval = interval;
+        self
+    }
+
+    /// Metrics under another prefix than `outbox`.
+    #[must_use]
+    pub fn metrics_prefix(mut self, prefix: &str) -> Self {
+        self.telemetry = Telemetry::new(prefix, self.store.table(), crate::telemetry::DEFAULT_TOPIC_LABELS);
+        self
+    }
+
+    /// Deletes everything that is due now; answers how many rows.
+    ///
+    /// # Errors
+    /// When the database fails, or the cleaner was closed.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: batches that were committed stay deleted, the current one is rolled back.
+    pub async fn run_once(&self) -> Result<u64, StoreError> {
+        if *self.closed.borrow() {
+            return Err(StoreError::new(Code::Closed, StoreErrorKind::Refused, "the cleaner was closed"));
+        }
+        let mut total = 0;
+        loop {
+            match self.store.sweep(&self.request).await? {
+                Swept::Busy => break,
+                Swept::Deleted(rows) => {
+                    total += rows;
+                    self.telemetry.cleaned(rows);
+                    if rows < u64::from(self.request.batch) || *self.closed.borrow() {
+                        break;
+                    }
+                }
+            }
+        }
+        if total > 0 {
+            tracing::info!(table = self.store.table(), rows = total, "cleaned");
+        }
+        Ok(total)
+    }
+
+    /// Makes [`run`](Self::run) return after the batch at hand.
+    pub fn close(&self) {
+        self.closed.send_replace(true);
+    }
+
+    /// Cleans every interval until closed. Failures are logged and tried again at the next interval.
+    pub async fn run(&self) {
+        let mut closed = self.closed.subscribe();
+        while !*closed.borrow() {
+            if let Err(error) = self.run_once().await {
+                tracing::error!(table = self.store.table(), %error, "cleaner failed");
+            }
+            // Some jitter: the cleaners of many replicas shall not all come at the same second.
+            let pause = self.interval.mul_f64(0.9 + 0.2 * fastrand::f64());
+            let _ = tokio::time::timeout(pause, closed.wait_for(|closed| *closed)).await;
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The stable codes of everything that can go wrong, one place for all crates.
+//!
+//! A code is part of the public contract: scripts and alerts match on it. Each comes with one sentence that says
+//! what it means and one that says what to do next, so that errors and `postbox explain` never drift apart.
+
+use std::fmt;
+
+macro_rules! codes {
+    ($($variant:ident = $text:literal, $means:literal, $next:literal;)*) => {
+        /// A stable error code such as `OUTBOX_TABLE_MISSING`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Code {
+            $(#[doc = $means] $variant,)*
+        }
+
+        impl Code {
+            /// Every code there is.
+            pub const ALL: &'static [Code] = &[$(Code::$variant,)*];
+
+            /// The code as users see it.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Code::$variant => $text,)* }
+            }
+
+            /// What it means, in one sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Code::$variant => $means,)* }
+            }
+
+            /// What to do next, in one sentence.
+            pub const fn next_step(self) -> &'static str {
+                match self { $(Code::$variant => $next,)* }
+            }
+        }
+    };
+}
+
+codes! {
+    TopicInvalid = "OUTBOX_TOPIC_INVALID",
+        "The topic does not have the form <module>.<aggregate>.<event>.vN.",
+        "Use lower case letters, digits, dots and hyphens, or Topic::lenient for names of another system.";
+    PayloadTooLarge = "OUTBOX_PAYLOAD_TOO_LARGE",
+        "The payload is larger than the limit.",
+        "Store the data elsewhere and send a reference, or raise the limit of the outbox.";
+    PayloadInvalid = "OUTBOX_PAYLOAD_INVALID",
+        "The payload is not JSON that every supported database can store.",
+        "Correct the payload; bytes that are not JSON can be sent with a content type.";
+    HeadersInvalid = "OUTBOX_HEADERS_INVALID",
+        "The headers break a limit, or a name or value holds a control character.",
+        "Send fewer or shorter headers, or put the data into the payload.";
+    FieldInvalid = "OUTBOX_FIELD_INVALID",
+        "A field of the event holds a value that cannot be stored.",
+        "Correct the field that the message names.";
+    TableNameInvalid = "OUTBOX_TABLE_NAME_INVALID",
+        "The table name does not have the form [schema.]table with [a-z_][a-z0-9_]* of at most 42 characters.",
+        "Choose a lower case name, such as public.org_outbox.";
+    TableMissing = "OUTBOX_TABLE_MISSING",
+        "The table does not exist in this database.",
+        "Create it with `postbox migrate up --table <name>`, or correct the name.";
+    TableMismatch = "OUTBOX_TABLE_MISMATCH",
+        "The table exists but its columns are not those of an outbox table.",
+        "Correct the columns that the message names, or use another table name.";
+    ColumnMissing = "OUTBOX_COLUMN_MISSING",
+        "The event needs a column that this table does not have.",
+        "Run `postbox migrate up` on the table, or leave the field out.";
+    NotEmpty = "OUTBOX_NOT_EMPTY",
+        "The table still holds events that were not published.",
+        "Let the relay deliver them first, or pass --discard-unpublished to lose them on purpose.";
+    DatabaseUnreachable = "OUTBOX_DB_UNREACHABLE",
+        "The database does not answer.",
+        "Check that it runs and that host, port and network in DATABASE_URL are right.";
+    DatabaseAuth = "OUTBOX_DB_AUTH",
+        "The database refused the user or the password, or does not have the database.",
+        "Check user, password and database name in DATABASE_URL.";
+    DatabasePermission = "OUTBOX_DB_PERMISSION",
+        "The database user may not do this.",
+        "Grant what is missing; `postbox migrate print --grants relay=<role>` shows what a relay needs.";
+    DatabaseUrl = "OUTBOX_DB_URL",
+        "The database URL cannot be understood.",
+        "Use postgres://user:password@host:port/database.";
+    DatabaseVersion = "OUTBOX_DB_VERSION",
+        "The database server is too old.",
+        "Use PostgreSQL 14 or later.";
+    DatabaseError = "OUTBOX_DB_ERROR",
+        "The database answered with an error.",
+        "The message holds the database's own words; the operation is tried again where that can help.";
+    StrategyMismatch = "OUTBOX_STRATEGY_MISMATCH",
+        "Another relay works on this table with a different claim strategy.",
+        "Give all relays of a table the same `claim` setting, or stop the other relay first.";
+    PoolerUnsupported = "OUTBOX_POOLER_UNSUPPORTED",
+        "The connection goes through a transaction pooler, where a session lock means nothing.",
+        "Set OUTBOX_DIRECT_URL to the database itself, migrate the table, or set single_active = false.";
+    Exhausted = "OUTBOX_EXHAUSTED",
+        "The event used up its attempts without an answer: its process died each time, or the limit was lowered.",
+        "Find out what its handler did to the process, then replay the event.";
+    Undecodable = "OUTBOX_UNDECODABLE",
+        "The row cannot be read as an event.",
+        "Correct the row's headers or topic with SQL, then replay the event.";
+    Unroutable = "OUTBOX_UNROUTABLE",
+        "No route matches the event's topic.",
+        "Add a route for the topic, then replay the event.";
+    Timeout = "OUTBOX_TIMEOUT",
+        "The dispatch did not end within its timeout.",
+        "Make the handler or sink answer sooner, or raise dispatch_timeout and lock_ttl together.";
+    Panicked = "OUTBOX_PANIC",
+        "The dispatcher panicked.",
+        "Mend the panic; the event is tried again like after any other error.";
+    DispatchFailed = "OUTBOX_DISPATCH_FAILED",
+        "The dispatcher answered with an error.",
+        "The message holds its words; the event is tried again.";
+    Rejected = "OUTBOX_REJECTED",
+        "The dispatcher said that this event can never be delivered.",
+        "Correct the cause that the message names, then replay the event.";
+    Unavailable = "OUTBOX_UNAVAILABLE",
+        "The destination is down; its events wait and spend no attempt.",
+        "Bring the destination back; delivery goes on by itself.";
+    PayloadUndecodable = "OUTBOX_PAYLOAD_UNDECODABLE",
+        "The payload does not have the shape that the handler's type asks for.",
+        "Correct the type or give the new shape a new topic version, then replay the event.";
+    NoSubscribers = "EVENTBUS_NO_SUBSCRIBERS",
+        "No handler is registered for the event's topic.",
+        "Register a handler, or route the topic to another destination; the event is tried again.";
+    HandlerFailed = "EVENTBUS_HANDLER_FAILED",
+        "One or more handlers of the event failed.",
+        "The message holds the errors of all of them; the event is tried again.";
+    RouteInvalid = "OUTBOX_ROUTE_INVALID",
+        "A route's pattern or sink cannot be understood.",
+        "Use patterns like org.*.created.* or **, and a sink that is configured.";
+    SinkInvalid = "OUTBOX_SINK_INVALID",
+        "The sink's URL or options cannot be understood.",
+        "Use file:<path>, stdout: or null:.";
+    Closed = "OUTBOX_CLOSED",
+        "The relay or cleaner was closed.",
+        "Build a new one; what was closed is not started again.";
+    ConfigInvalid = "OUTBOX_CONFIG_INVALID",
+        "A setting has a value that cannot work.",
+        "Correct the setting that the message names; `postbox config show` lists all of them.";
+    ConfigUnknownKey = "OUTBOX_CONFIG_UNKNOWN_KEY",
+        "A setting's name is not known.",
+        "Correct the name; `postbox config show` lists all of them.";
+    ConfigUnsupported = "OUTBOX_CONFIG_UNSUPPORTED",
+        "The setting is known but this version cannot do it.",
+        "Leave the setting at its default.";
+    ConfigFile = "OUTBOX_CONFIG_FILE",
+        "The configuration file cannot be read or is not TOML.",
+        "Correct the file at the place that the message names.";
+    NoTables = "OUTBOX_NO_TABLES",
+        "No outbox table is named.",
+        "Pass --table public.org_outbox, or set OUTBOX_RELAY_TABLES.";
+    MigrationInterrupted = "OUTBOX_MIGRATION_BUSY",
+        "The migration could not get a short lock on the table in time.",
+        "Run it again: it goes on where it stopped. A long transaction on the table holds it up.";
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Code;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_code_is_stable_text_with_a_meaning_and_a_next_step() {
+        let mut seen = HashSet::new();
+        for code in Code::ALL {
+            let text = code.as_str();
+            assert!(seen.insert(text), "{text} twice");
+            assert!(text.starts_with("OUTBOX_") || text.starts_with("EVENTBUS_"), "{text}");
+            assert!(text.chars().all(|c| c.is_ascii_uppercase() || c == '_'), "{text}");
+            assert!(code.meaning().ends_with('.') && code.next_step().ends_with('.'), "{text}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! ② Enqueue: events are written in the caller's own transaction, or not at all.
+
+use crate::code::Code;
+use crate::event::{EventError, IntoRecord, Limits, Record, RecordDefaults, TenantId};
+use crate::table::TableName;
+use crate::telemetry::Telemetry;
+use crate::tx::{Layout, OutboxTable, OutboxTx, Receipt};
+
+/// The writing side of one outbox table. Cheap to clone; holds no connection.
+///
+/// ```ignore
+/// let outbox = Outbox::new("public.org_outbox".parse()?);
+/// let mut tx = pool.begin().await?;
+/// // … business writes …
+/// let receipt = outbox.enqueue(&mut tx, OrganizationCreated { org_id, name }).await?;
+/// tx.commit().await?;
+/// ```
+#[derive(Debug, Clone)]
+pub struct Outbox {
+    table: OutboxTable,
+    defaults: RecordDefaults,
+    telemetry: Telemetry,
+}
+
+impl Outbox {
+    /// The outbox of a migrated table.
+    pub fn new(table: TableName) -> Self {
+        Self::with_layout(table, Layout::Full)
+    }
+
+    /// The outbox of a table that has only the twelve standard columns; events that need more are refused.
+    pub fn bare(table: TableName) -> Self {
+        Self::with_layout(table, Layout::Bare)
+    }
+
+    fn with_layout(name: TableName, layout: Layout) -> Self {
+        let telemetry = Telemetry::new("outbox", &name.to_string(), crate::telemetry::DEFAULT_TOPIC_LABELS);
+        Self { table: OutboxTable { name, layout }, defaults: RecordDefaults::default(), telemetry }
+    }
+
+    /// The tenant of events that name none.
+    #[must_use]
+    pub fn default_tenant(mut self, tenant: impl Into<TenantId>) -> Self {
+        self.defaults.tenant_id = tenant.into();
+        self
+    }
+
+    /// Other limits than the usual ones.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.defaults.limits = limits;
+        self
+    }
+
+    /// Metrics under another prefix than `outbox`.
+    #[must_use]
+    pub fn metrics_prefix(mut self, prefix: &str) -> Self {
+        let table = self.table.name.to_string();
+        self.telemetry = Telemetry::new(prefix, &table, crate::telemetry::DEFAULT_TOPIC_LABELS);
+        self
+    }
+
+    /// The table's name.
+    pub fn table(&self) -> &TableName {
+        &self.table.name
+    }
+
+    /// Writes one event in the caller's transaction. It exists if and only if that transaction commits.
+    ///
+    /// A repeated `event_id` writes nothing and answers [`Duplicate`](crate::Enqueued::Duplicate).
+    ///
+    /// # Errors
+    /// When the event breaks a limit (nothing was sent) or the database refuses it (the transaction is then
+    /// aborted, as after any failed statement).
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: a dropped call leaves the statement's result unknown. Roll the transaction back.
+    pub async fn enqueue<T: OutboxTx>(
+        &self,
+        tx: T,
+        event: impl IntoRecord,
+    ) -> Result<Receipt, EnqueueError<T::Error>> {
+        let record = event.into_record(&self.defaults)?;
+        let receipts = self.insert(tx, std::slice::from_ref(&record)).await?;
+        receipts.into_iter().next().ok_or(EnqueueError::NoReceipt)
+    }
+
+    /// Writes any number of events, in one round trip per chunk; one receipt each, in order.
+    ///
+    /// # Errors
+    /// As [`enqueue`](Self::enqueue); if one event is refused, none is sent.
+    ///
+    /// # Cancel safety
+    /// As [`enqueue`](Self::enqueue).
+    pub async fn enqueue_all<T: OutboxTx, E: IntoRecord>(
+        &self,
+        tx: T,
+        events: impl IntoIterator<Item = E>,
+    ) -> Result<Vec<Receipt>, EnqueueError<T::Error>> {
+        let records = events
+            .into_iter()
+            .map(|event| event.into_record(&self.defaults))
+            .collect::<Result<Vec<Record>, EventError>>()?;
+        if records.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.insert(tx, &records).await
+    }
+
+    async fn insert<T: OutboxTx>(
+        &self,
+        tx: T,
+        records: &[Record],
+    ) -> Result<Vec<Receipt>, EnqueueError<T::Error>> {
+        if self.table.layout == Layout::Bare {
+            records.iter().try_for_each(fits_bare)?;
+        }
+        let receipts = tx.insert(&self.table, records).await.map_err(EnqueueError::Database)?;
+        for record in records {
+            self.telemetry.enqueued(&record.topic);
+        }
+        Ok(receipts)
+    }
+}
+
+/// A bare table has no place for these: refusing is better than losing them without a word. Trace context is
+/// dropped, as the seed's own tables do.
+fn fits_bare(record: &Record) -> Result<(), EventError> {
+    let extra = [
+        ("aggregate", record.aggregate.is_some()),
+        ("headers", !record.headers.is_empty()),
+        ("schema_id", record.schema_id.is_some()),
+        ("routing_key", record.routing_key.is_some()),
+        ("metadata", record.metadata.is_some()),
+        ("payload_raw", matches!(record.payload, crate::Payload::Bytes { .. })),
+    ];
+    match extra.into_iter().find(|(_, needed)| *needed) {
+        Some((field, _)) => {
+            let problem = format!("{}: the table has only the standard columns", Code::ColumnMissing);
+            Err(EventError::Field { field, problem })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Why an event was not enqueued.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnqueueError<E: std::error::Error + 'static> {
+    /// The event breaks a limit; nothing was sent to the database.
+    #[error(transparent)]
+    Event(#[from] EventError),
+    /// The database refused it.
+    #[error("the event could not be written")]
+    Database(#[source] E),
+    /// The store answered without a receipt, which its contract forbids.
+    #[error("the store gave no receipt")]
+    NoReceipt,
+}

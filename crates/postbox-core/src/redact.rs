@@ -1,0 +1,251 @@
+//! [`Summary`]: what may be said about an error in a table, a log or a dashboard (hazard 49).
+
+use std::error::Error;
+use std::fmt;
+
+use crate::event::Payload;
+
+/// The default of `OUTBOX_LAST_ERROR_MAX_BYTES`.
+pub const LAST_ERROR_MAX_BYTES: usize = 2048;
+
+/// A short, clean account of an error: cut on a character boundary, control characters escaped, credentials in
+/// URLs masked, and nothing from the payload.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Summary(String);
+
+impl Summary {
+    /// Cleans a text and cuts it to `max_bytes`.
+    pub fn new(text: &str, max_bytes: usize) -> Self {
+        // Cleaning is linear, but an error may be megabytes long: look only at what can survive the cut.
+        let head = cut(text, max_bytes.saturating_mul(2).max(256));
+        let clean = escape_controls(&mask_credentials(head));
+        Self(cut(&clean, max_bytes).to_owned())
+    }
+
+    /// Cleans a text and takes out every value of the payload that occurs in it.
+    pub fn without_payload(text: &str, payload: &Payload, max_bytes: usize) -> Self {
+        Self::new(&scrub(cut(text, max_bytes.saturating_mul(4).max(1024)), payload), max_bytes)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// An error with all its causes in one line, without saying the same twice.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let next = cause.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Masks `user:password@` in URLs and the value of `password=` in connection strings.
+pub fn mask_credentials(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        out.push_str(before);
+        let end =
+            after.find(|c: char| c.is_whitespace() || matches!(c, '/' | '"' | '\'' | '<' | '>' | '?' | '#'));
+        // A password may itself hold a slash that nobody encoded: the last @ before white space counts.
+        let hard_end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>'));
+        let authority = &after[..end.unwrap_or(after.len())];
+        let user_end = authority.rfind('@').or_else(|| {
+            let candidate = &after[..hard_end.unwrap_or(after.len())];
+            candidate.find('@').filter(|at| candidate[..*at].contains(':'))
+        });
+        match user_end {
+            Some(at) => {
+                out.push_str("***");
+                rest = &after[at..];
+            }
+            None => rest = after,
+        }
+    }
+    out.push_str(rest);
+    mask_assignments(&out)
+}
+
+fn mask_assignments(text: &str) -> String {
+    const NAMES: [&str; 5] = ["password=", "passwd=", "pwd=", "token=", "secret="];
+    let lower = text.to_ascii_lowercase();
+    let mut out = String::with_capacity(text.len());
+    let mut from = 0;
+    while let Some((at, name)) = NAMES.iter().filter_map(|n| Some((lower[from..].find(n)? + from, n))).min() {
+        let value = at + name.len();
+        out.push_str(&text[from..value]);
+        out.push_str("***");
+        let ends = |c: char| c.is_whitespace() || matches!(c, '&' | ';' | ',' | '"' | '\'');
+        from = text[value..].find(ends).map_or(text.len(), |n| value + n);
+    }
+    out.push_str(&text[from..]);
+    out
+}
+
+fn escape_controls(text: &str) -> String {
+    // Besides control characters: those that reorder or hide text, with which a log line can lie.
+    let lies = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || lies(c) {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// The longest prefix of at most `max` bytes that ends on a character boundary.
+fn cut(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}
+
+/// Shorter values occur by chance (`404`, `a`): taking them out would spoil the message and hide nothing.
+const SHORTEST_SECRET: usize = 4;
+const HIDDEN: &str = "[payload]";
+
+/// Replaces the payload, and every string or long number in it, wherever it occurs in the text.
+fn scrub(text: &str, payload: &Payload) -> String {
+    let json = match payload {
+        Payload::Json(json) => json.as_str(),
+        Payload::Bytes { bytes, .. } => {
+            return match std::str::from_utf8(bytes) {
+                Ok(whole) if whole.len() >= SHORTEST_SECRET => text.replace(whole, HIDDEN),
+                _ => text.to_owned(),
+            };
+        }
+    };
+    let mut out = text.replace(json, HIDDEN);
+    for value in leaves(json) {
+        if out.contains(&value) {
+            out = out.replace(&value, HIDDEN);
+        }
+    }
+    out
+}
+
+/// String values (unescaped) and numbers of a JSON text, the longest first, so that no part of one is left over.
+fn leaves(json: &str) -> Vec<String> {
+    let bytes = json.as_bytes();
+    let (mut i, mut found) = (0, Vec::new());
+    while i < bytes.len() {
+        let start = i;
+        match bytes[i] {
+            b'"' => {
+                i += 1;
+                while i < bytes.len() && bytes[i] != b'"' {
+                    i += if bytes[i] == b'\\' { 2 } else { 1 };
+                }
+                i = (i + 1).min(bytes.len());
+                let is_key = json[i..].trim_start().starts_with(':');
+                if !is_key && let Ok(value) = serde_json::from_str::<String>(&json[start..i]) {
+                    found.push(value);
+                }
+            }
+            b'-' | b'0'..=b'9' => {
+                while i < bytes.len() && matches!(bytes[i], b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9') {
+                    i += 1;
+                }
+                found.push(json[start..i].to_owned());
+            }
+            _ => i += 1,
+        }
+    }
+    found.retain(|value| value.len() >= SHORTEST_SECRET);
+    found.sort_by_key(|value| std::cmp::Reverse(value.len()));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::Json;
+    use proptest::prelude::*;
+
+    fn summary(text: &str) -> String {
+        Summary::new(text, LAST_ERROR_MAX_BYTES).to_string()
+    }
+
+    #[test]
+    fn hazard_49_credentials_are_masked() {
+        for (dirty, clean) in [
+            ("postgres://app:s3cret@db/x failed", "postgres://***@db/x failed"),
+            ("amqp://u:p/w@h:5672/v", "amqp://***@h:5672/v"),
+            ("at https://h/a?x=1 and http://u@h/", "at https://h/a?x=1 and http://***@h/"),
+            ("host=h password=abc user=u", "host=h password=*** user=u"),
+            ("https://h/?token=abc&x=1", "https://h/?token=***&x=1"),
+            ("mail a@b.c", "mail a@b.c"),
+        ] {
+            assert_eq!(summary(dirty), clean);
+        }
+    }
+
+    #[test]
+    fn control_characters_cannot_forge_log_lines() {
+        assert_eq!(summary("a\nERROR b\r\u{1b}[31m\0\u{202e}"), "a\\nERROR b\\r\\u{1b}[31m\\u{0}\\u{202e}");
+    }
+
+    #[test]
+    fn values_of_the_payload_are_taken_out() {
+        let payload = Payload::Json(
+            Json::from_text(r#"{"card":"4111111111111111","n":[987654321,7],"name":"Zoë \"X\""}"#).unwrap(),
+        );
+        let text = r#"card 4111111111111111 of Zoë "X", 987654321 refused (7), card unknown"#;
+        let clean = Summary::without_payload(text, &payload, 2048);
+        assert_eq!(clean.as_str(), "card [payload] of [payload], [payload] refused (7), card unknown");
+        let whole = Summary::without_payload(
+            r#"bad: {"card":"4111111111111111","n":[987654321,7],"name":"Zoë \"X\""}"#,
+            &payload,
+            2048,
+        );
+        assert_eq!(whole.as_str(), "bad: [payload]");
+    }
+
+    #[test]
+    fn chains_name_each_cause_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer")]
+        struct Outer(#[source] std::io::Error);
+        let error = Outer(std::io::Error::other("inner"));
+        assert_eq!(chain(&error), "outer: inner");
+    }
+
+    proptest! {
+        #[test]
+        fn a_summary_is_short_clean_and_never_panics(text in any::<String>(), max in 0usize..300) {
+            let summary = Summary::new(&text, max);
+            prop_assert!(summary.as_str().len() <= max);
+            prop_assert!(!summary.as_str().chars().any(char::is_control));
+        }
+
+        #[test]
+        fn a_password_in_a_url_never_survives(user in "[a-z]{1,8}", password in "[A-Z0-9/?#]{6,12}", tail in "[a-z /]{0,20}") {
+            let text = format!("cannot reach postgres://{user}:{password}@host/db {tail}");
+            prop_assert!(!summary(&text).contains(&password));
+        }
+
+        #[test]
+        fn no_string_of_the_payload_survives(secret in "[a-z]{6,20}", prefix in "[A-Z :]{0,30}") {
+            let payload = Payload::Json(Json::from_value(&serde_json::json!({"k": secret})).unwrap());
+            let summary = Summary::without_payload(&format!("{prefix}{secret}!"), &payload, 2048);
+            prop_assert!(!summary.as_str().contains(&secret));
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! [`Circuit`]: a destination that is down costs no attempts and holds up nobody else (hazards 27, 28).
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::backoff::Backoff;
+
+/// The state of one sink's circuit.
+#[derive(Debug)]
+pub(crate) struct Circuit {
+    state: State,
+    waits: Backoff,
+}
+
+#[derive(Debug)]
+enum State {
+    Closed,
+    /// Nothing is sent until the probe is due; then one event at a time.
+    Open {
+        probes: i32,
+        probe_at: Instant,
+        since: Instant,
+    },
+}
+
+impl Circuit {
+    pub(crate) fn new(waits: Backoff) -> Self {
+        Self { state: State::Closed, waits }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. })
+    }
+
+    /// Since when nothing gets through.
+    pub(crate) fn open_since(&self) -> Option<Instant> {
+        match self.state {
+            State::Open { since, .. } => Some(since),
+            State::Closed => None,
+        }
+    }
+
+    /// When the next probe may be sent, if the circuit is open.
+    pub(crate) fn probe_at(&self) -> Option<Instant> {
+        match self.state {
+            State::Open { probe_at, .. } => Some(probe_at),
+            State::Closed => None,
+        }
+    }
+
+    /// The destination did not answer: opens, or waits longer for the next probe. Reports of what was sent before
+    /// the circuit opened do not count again. Answers whether it was closed before.
+    pub(crate) fn failed(&mut self, now: Instant) -> bool {
+        match &mut self.state {
+            State::Closed => {
+                self.state = State::Open { probes: 1, probe_at: now + self.waits.after(1), since: now };
+                true
+            }
+            State::Open { probes, probe_at, .. } => {
+                if *probe_at <= now {
+                    *probes = probes.saturating_add(1);
+                    *probe_at = now + self.waits.after(*probes);
+                }
+                false
+            }
+        }
+    }
+
+    /// Something got through, or was refused by a destination that lives. Answers whether it was open before.
+    pub(crate) fn worked(&mut self) -> bool {
+        let was_open = self.is_open();
+        self.state = State::Closed;
+        was_open
+    }
+
+    /// How long events of this sink are to be put off.
+    pub(crate) fn put_off(&self, now: Instant) -> Option<Duration> {
+        self.probe_at().map(|at| at.saturating_duration_since(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn opens_on_failure_waits_longer_each_time_and_closes_on_success() {
+        let wait = Duration::from_secs(1);
+        let mut circuit = Circuit::new(Backoff::custom(move |n| wait * n.unsigned_abs()));
+        let start = Instant::now();
+        assert!(circuit.failed(start));
+        assert_eq!(circuit.probe_at(), Some(start + wait));
+        assert!(!circuit.failed(start), "a late report of the same outage");
+        assert_eq!(circuit.probe_at(), Some(start + wait));
+        assert!(!circuit.failed(start + wait), "the probe failed");
+        assert_eq!(circuit.probe_at(), Some(start + wait + wait * 2));
+        assert_eq!(circuit.open_since(), Some(start));
+        assert!(circuit.worked() && !circuit.is_open() && !circuit.worked());
+    }
+}

@@ -1,0 +1,216 @@
+//! What the loop claims next, and what it does with what it got.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::backoff::Backoff;
+use super::lane::{Item, Lane};
+use super::run::{Engine, SUSPECTS_TURN};
+use super::settle::Outcome;
+use crate::code::Code;
+use crate::failpoint;
+use crate::store::{Claim, ClaimMode, ClaimRequest, Claimed, Standing, Store, StoreError};
+use crate::topic::Topic;
+
+impl<S: Store> Engine<S> {
+    pub(super) fn start_claim(&mut self, now: Instant) {
+        if self.claiming.is_some() {
+            return;
+        }
+        let Some((mode, limit)) = self.what_to_claim(now) else { return };
+        let request = self.request(mode, limit);
+        self.next_beat = now + self.settings.poll_interval;
+        let store = self.store.clone();
+        self.claiming = Some(tokio::spawn(async move {
+            failpoint::hit("claim.before", store.table()).await;
+            let asked = Instant::now();
+            let mode = request.mode.clone();
+            let answer = store.claim(request).await;
+            failpoint::hit("claim.after", store.table()).await;
+            (asked, mode, answer)
+        }));
+    }
+
+    pub(super) fn what_to_claim(&mut self, now: Instant) -> Option<(ClaimMode, usize)> {
+        let beat = (now >= self.next_beat && now >= self.next_claim).then_some((ClaimMode::Waiting, 0));
+        if self.failures > 0 && now < self.next_claim {
+            return None;
+        }
+        if self.suspects_turn(now) {
+            let alone = self.held.is_empty() && self.outcomes.is_empty();
+            return if alone { Some((ClaimMode::Suspect, 1)) } else { beat };
+        }
+        if let Some(lane) = self.lanes.iter().find(|lane| lane.wants_probe(now)) {
+            return Some((ClaimMode::Probe(lane.topics().cloned().collect()), 1));
+        }
+        if now < self.next_claim {
+            return None;
+        }
+        let room = self.room();
+        if room >= self.settings.batch_size.min(self.lane_capacity())
+            && self.lanes.iter().any(|lane| !self.blocked(lane))
+        {
+            return Some((ClaimMode::Waiting, room.min(self.settings.batch_size)));
+        }
+        beat
+    }
+
+    /// Whether suspects have the relay for themselves now.
+    pub(super) fn suspects_turn(&mut self, now: Instant) -> bool {
+        if !self.suspects.waiting || now < self.suspects.not_before || self.standing != Standing::Active {
+            self.suspects.turn_since = None;
+            return false;
+        }
+        let since = *self.suspects.turn_since.get_or_insert(now);
+        if self.held.is_empty() && now.duration_since(since) > SUSPECTS_TURN && since != now {
+            self.suspects.not_before = now + now.duration_since(since);
+            self.suspects.turn_since = None;
+            return false;
+        }
+        true
+    }
+
+    /// Rows that one lane may hold: one batch at work, one in the queue, one being settled.
+    pub(super) fn lane_capacity(&self) -> usize {
+        (3 * self.settings.batch_size).max(self.settings.concurrency)
+    }
+
+    pub(super) fn lane_bytes(&self) -> usize {
+        (self.settings.max_in_flight_bytes / self.lanes.len().max(1)).max(1)
+    }
+
+    /// A lane that is down or full: its topics are left out of the claim.
+    pub(super) fn blocked(&self, lane: &Lane) -> bool {
+        lane.circuit.is_open() || lane.held >= self.lane_capacity() || lane.held_bytes >= self.lane_bytes()
+    }
+
+    pub(super) fn room(&self) -> usize {
+        (self.lane_capacity() * self.lanes.len()).saturating_sub(self.held.len())
+    }
+
+    pub(super) fn request(&self, mode: ClaimMode, limit: usize) -> ClaimRequest {
+        let held_bytes: usize = self.lanes.iter().map(|lane| lane.held_bytes).sum();
+        let exclude: Vec<Topic> = match mode {
+            ClaimMode::Probe(_) => Vec::new(),
+            ClaimMode::Waiting | ClaimMode::Suspect => {
+                let blocked = self.lanes.iter().filter(|lane| self.blocked(lane));
+                blocked.flat_map(|lane| lane.topics().cloned()).collect()
+            }
+        };
+        ClaimRequest {
+            mode,
+            limit,
+            max_bytes: self.settings.max_in_flight_bytes.saturating_sub(held_bytes),
+            lock_ttl: self.settings.lock_ttl,
+            max_attempts: self.settings.max_attempts,
+            exclude: exclude.into(),
+        }
+    }
+
+    pub(super) fn claimed(&mut self, asked: Instant, mode: &ClaimMode, answer: Result<Claim, StoreError>) {
+        let now = Instant::now();
+        match answer {
+            Ok(claim) => {
+                if self.failures > 0 {
+                    tracing::info!(table = self.store.table(), "the store answers again");
+                    self.failures = 0;
+                    self.health.update(|health| health.error = None);
+                }
+                match mode {
+                    ClaimMode::Suspect => {
+                        self.suspects.waiting =
+                            !claim.rows.is_empty() || claim.suspects || !claim.undecodable.is_empty();
+                    }
+                    ClaimMode::Waiting => {
+                        self.suspects.waiting |= claim.suspects;
+                        self.next_claim = if claim.more { now } else { now + self.settings.poll_interval };
+                    }
+                    ClaimMode::Probe(_) => {
+                        if claim.rows.is_empty() {
+                            // Nothing of that sink waits: the next of its events is the probe.
+                            self.next_beat = now + self.settings.poll_interval;
+                            self.lanes.iter_mut().filter(|lane| lane.wants_probe(now)).for_each(|lane| {
+                                lane.circuit.failed(now);
+                            });
+                        }
+                    }
+                }
+                self.stand(claim.standing);
+                self.accept(asked, mode, claim);
+            }
+            Err(error) => {
+                self.failures += 1;
+                let waits = Backoff::exponential(Duration::from_millis(100), Duration::from_secs(5));
+                self.next_claim = now + waits.after(self.failures);
+                tracing::error!(table = self.store.table(), %error, failures = self.failures, "claim failed, trying again");
+                self.health.update(|health| health.error = Some(error.to_string()));
+            }
+        }
+    }
+
+    /// Takes in whether this relay may work; what waits goes back when it may not.
+    pub(super) fn stand(&mut self, standing: Standing) {
+        if self.standing == standing {
+            return;
+        }
+        tracing::info!(
+            table = self.store.table(),
+            relay = &*self.settings.name,
+            ?standing,
+            "standing changed"
+        );
+        self.standing = standing;
+        self.telemetry.leader(standing != Standing::Standby);
+        self.health.update(|health| health.standing = standing);
+        if standing != Standing::Active {
+            self.release_queued();
+        }
+    }
+
+    pub(super) fn accept(&mut self, asked: Instant, mode: &ClaimMode, claim: Claim) {
+        self.report.claimed += claim.rows.len() + claim.undecodable.len();
+        for buried in claim.buried {
+            self.report.dead += 1;
+            tracing::error!(
+                table = self.store.table(), topic = buried.topic, event_id = %buried.event_id,
+                sequence = buried.sequence, code = Code::Exhausted.as_str(), "event is dead"
+            );
+            if let Ok(topic) = Topic::lenient(buried.topic) {
+                self.telemetry.died(&topic);
+            }
+        }
+        for row in claim.undecodable {
+            tracing::error!(
+                table = self.store.table(), topic = row.topic, event_id = %row.event_id, reason = row.reason,
+                code = Code::Undecodable.as_str(), "row is not an event"
+            );
+            self.hold(asked, &row.lease, None, 0, Duration::ZERO);
+            let topic = Topic::lenient(row.topic).ok();
+            self.finish(Outcome::bury(row.lease, topic, Code::Undecodable, &row.reason, &self.settings));
+        }
+        let give_back = self.stopping || self.standing != Standing::Active;
+        for Claimed { lease, delivery, age } in claim.rows {
+            let bytes = delivery.payload.len();
+            let Some(number) = self.routes.lane_of(&delivery.meta.topic) else {
+                let topic = delivery.meta.topic.clone();
+                tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");
+                self.hold(asked, &lease, None, bytes, age);
+                let reason = format!("no route matches the topic {topic}");
+                self.finish(Outcome::bury(lease, Some(topic), Code::Unroutable, &reason, &self.settings));
+                continue;
+            };
+            self.hold(asked, &lease, Some(number), bytes, age);
+            let lane = &mut self.lanes[number];
+            lane.learn(&delivery.meta.topic);
+            let probe = matches!(mode, ClaimMode::Probe(_));
+            if give_back || (lane.circuit.is_open() && !probe) {
+                let after = lane.put_off(Instant::now());
+                self.finish(Outcome::release(lease, after));
+            } else {
+                lane.push(Item { lease, delivery, alone: *mode != ClaimMode::Waiting, probe });
+            }
+        }
+        self.note_waiting();
+    }
+}

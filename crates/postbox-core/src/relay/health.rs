@@ -1,0 +1,102 @@
+//! [`RelayHealth`]: whether events flow, readable from any thread while the relay runs.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::store::Standing;
+
+/// What a relay is doing right now.
+#[derive(Debug, Clone)]
+pub struct Health {
+    /// Whether it may work.
+    pub standing: Standing,
+    /// When its loop last turned: old means that it is stuck.
+    pub last_turn: Instant,
+    /// When it last delivered an event.
+    pub last_delivery: Option<Instant>,
+    /// Since when events wait and none was delivered.
+    pub waiting_since: Option<Instant>,
+    /// The error that keeps it from working, if one does.
+    pub error: Option<String>,
+    /// Its sinks.
+    pub sinks: Vec<SinkHealth>,
+}
+
+/// What is known of a sink.
+#[derive(Debug, Clone)]
+pub struct SinkHealth {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Since when its circuit is open.
+    pub open_since: Option<Instant>,
+    /// Its last error.
+    pub last_error: Option<String>,
+}
+
+/// Shared access to a relay's [`Health`].
+#[derive(Debug, Clone)]
+pub struct RelayHealth {
+    table: Arc<str>,
+    patience: Duration,
+    state: Arc<Mutex<Health>>,
+}
+
+impl RelayHealth {
+    pub(super) fn new(table: &str, poll_interval: Duration) -> Self {
+        let state = Health {
+            standing: Standing::Standby,
+            last_turn: Instant::now(),
+            last_delivery: None,
+            waiting_since: None,
+            error: None,
+            sinks: Vec::new(),
+        };
+        let patience = (poll_interval * 3).max(Duration::from_secs(15));
+        Self { table: table.into(), patience, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// The relay's table.
+    pub fn table(&self) -> &str {
+        &self.table
+    }
+
+    /// What it is doing now.
+    pub fn now(&self) -> Health {
+        self.lock().clone()
+    }
+
+    /// Why it is not delivering although it should, if that is so. A standby and a paused relay are well.
+    pub fn problem(&self) -> Option<String> {
+        let health = self.now();
+        if health.last_turn.elapsed() > self.patience {
+            return Some(format!(
+                "the relay of {} is stuck for {:?}",
+                self.table,
+                health.last_turn.elapsed()
+            ));
+        }
+        if let Some(error) = health.error {
+            return Some(format!("the relay of {} cannot work: {error}", self.table));
+        }
+        let since = health.waiting_since.filter(|since| since.elapsed() > self.patience)?;
+        let why =
+            health.sinks.iter().find(|sink| sink.open_since.is_some()).map_or_else(String::new, |sink| {
+                format!(": {} is down: {}", sink.name, sink.last_error.as_deref().unwrap_or("no answer"))
+            });
+        (health.standing == Standing::Active).then(|| {
+            format!(
+                "events of {} wait for {}s and none is delivered{why}",
+                self.table,
+                since.elapsed().as_secs()
+            )
+        })
+    }
+
+    pub(super) fn update(&self, change: impl FnOnce(&mut Health)) {
+        change(&mut self.lock());
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Health> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,133 @@
+//! [`Lane`]: one sink's own queue, concurrency and circuit, so that no sink holds up another.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::Gauge;
+use tokio::time::Instant;
+
+use super::circuit::Circuit;
+use super::settings::Settings;
+use crate::dispatcher::{BoxDispatcher, Delivery, Dispatcher as _};
+use crate::store::Lease;
+use crate::telemetry::Telemetry;
+use crate::topic::Topic;
+
+/// A claimed event that waits for its dispatch.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) lease: Lease,
+    pub(super) delivery: Delivery,
+    /// Dispatched as a batch of one: a suspect, a probe, or what is left of a batch that panicked.
+    pub(super) alone: bool,
+    /// Sent although the circuit is open, to find out whether the sink is back.
+    pub(super) probe: bool,
+}
+
+/// Most topics that a lane remembers, so that foreign topics by the million cannot fill the memory. Events of
+/// forgotten ones are claimed and put off again while the sink is down.
+const TOPICS_KEPT: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) name: Arc<str>,
+    pub(super) sink: BoxDispatcher,
+    pub(super) circuit: Circuit,
+    pub(super) queue: VecDeque<Item>,
+    /// Dispatches that run.
+    pub(super) running: usize,
+    /// Rows claimed for this lane and not yet settled, and their bytes.
+    pub(super) held: usize,
+    pub(super) held_bytes: usize,
+    pub(super) last_error: Option<String>,
+    topics: HashSet<Topic>,
+    depth: Gauge,
+    batch_limit: usize,
+    concurrency: usize,
+}
+
+impl Lane {
+    pub(super) fn new(name: String, sink: BoxDispatcher, settings: &Settings, telemetry: &Telemetry) -> Self {
+        Self {
+            depth: telemetry.queue_depth(&name),
+            name: name.into(),
+            batch_limit: sink.batch_limit().max(1),
+            sink,
+            circuit: Circuit::new(settings.circuit.clone()),
+            queue: VecDeque::new(),
+            running: 0,
+            held: 0,
+            held_bytes: 0,
+            last_error: None,
+            topics: HashSet::new(),
+            concurrency: settings.concurrency,
+        }
+    }
+
+    pub(super) fn learn(&mut self, topic: &Topic) {
+        if self.topics.len() < TOPICS_KEPT && !self.topics.contains(topic) {
+            self.topics.insert(topic.clone());
+        }
+    }
+
+    pub(super) fn topics(&self) -> impl Iterator<Item = &Topic> {
+        self.topics.iter()
+    }
+
+    pub(super) fn push(&mut self, item: Item) {
+        self.queue.push_back(item);
+        self.report_depth();
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "gauges are floating point")]
+    fn report_depth(&self) {
+        self.depth.set(self.queue.len() as f64);
+    }
+
+    /// The next events to dispatch together, if a slot is free.
+    pub(super) fn next_unit(&mut self) -> Option<Vec<Item>> {
+        if self.running >= self.concurrency {
+            return None;
+        }
+        if self.circuit.is_open() && !self.queue.front()?.probe {
+            return None;
+        }
+        let first = self.queue.pop_front()?;
+        let mut unit = vec![first];
+        while !unit[0].alone
+            && unit.len() < self.batch_limit
+            && self.queue.front().is_some_and(|item| !item.alone)
+        {
+            unit.extend(self.queue.pop_front());
+        }
+        self.running += 1;
+        self.report_depth();
+        Some(unit)
+    }
+
+    /// Takes back everything that waits.
+    pub(super) fn drain(&mut self) -> Vec<Item> {
+        let items = self.queue.drain(..).collect();
+        self.report_depth();
+        items
+    }
+
+    /// Takes back everything that waits and is not a probe.
+    pub(super) fn drain_ordinary(&mut self) -> Vec<Item> {
+        let (probes, ordinary) = self.queue.drain(..).partition(|item| item.probe);
+        self.queue = probes;
+        self.report_depth();
+        Vec::from(ordinary)
+    }
+
+    /// Whether a probe is due and none is under way.
+    pub(super) fn wants_probe(&self, now: Instant) -> bool {
+        self.held == 0 && self.circuit.probe_at().is_some_and(|at| at <= now)
+    }
+
+    /// How long its events wait for the next probe.
+    pub(super) fn put_off(&self, now: Instant) -> Option<Duration> {
+        self.circuit.put_off(now)
+    }
+}

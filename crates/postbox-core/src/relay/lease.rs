@@ -1,0 +1,119 @@
+//! The rows that are leased to this relay: held from the claim to the end of the settle, renewed on the way.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::run::{Engine, Held, Stage};
+use crate::failpoint;
+use crate::store::{Lease, Store, StoreError};
+
+/// What a renewal was asked for, and which of it was lost.
+pub(super) type Renewal = (Vec<Lease>, Result<Vec<Lease>, StoreError>);
+
+impl<S: Store> Engine<S> {
+    pub(super) fn hold(
+        &mut self,
+        asked: Instant,
+        lease: &Lease,
+        lane: Option<usize>,
+        bytes: usize,
+        age: Duration,
+    ) {
+        if let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            lane.held += 1;
+            lane.held_bytes += bytes;
+        }
+        let lease_until = asked + self.settings.lock_ttl;
+        let held = Held {
+            lane,
+            bytes,
+            stage: Stage::Queued,
+            lease_until,
+            claimed_at: asked,
+            age,
+            lease: lease.clone(),
+        };
+        self.held.insert(lease.row, held);
+    }
+
+    pub(super) fn let_go(&mut self, row: Uuid) -> Option<Held> {
+        let held = self.held.remove(&row)?;
+        if let Some(lane) = held.lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            lane.held -= 1;
+            lane.held_bytes -= held.bytes;
+        }
+        Some(held)
+    }
+
+    pub(super) fn start_extend(&mut self, now: Instant) {
+        if self.extending.is_some() || now < self.next_extend {
+            return;
+        }
+        self.next_extend = now + self.settings.lock_ttl / 3;
+        let old = now + self.settings.lock_ttl.mul_f64(0.7);
+        let at_work =
+            self.held.values().filter(|held| held.stage != Stage::Settling && held.lease_until < old);
+        let leases: Vec<Lease> = at_work.map(|held| held.lease.clone()).collect();
+        if leases.is_empty() {
+            return;
+        }
+        let store = self.store.clone();
+        self.extending = Some(tokio::spawn(async move {
+            failpoint::hit("extend.before", store.table()).await;
+            let lost = store.extend(leases.clone()).await;
+            (leases, lost)
+        }));
+    }
+
+    pub(super) fn extended(&mut self, leases: Vec<Lease>, lost: Result<Vec<Lease>, StoreError>) {
+        let now = Instant::now();
+        let lost = match lost {
+            Ok(lost) => lost,
+            Err(error) => {
+                tracing::error!(table = self.store.table(), %error, "leases could not be renewed, trying again");
+                self.next_extend = now + (self.settings.lock_ttl / 30).max(Duration::from_millis(100));
+                self.drop_expired(now);
+                return;
+            }
+        };
+        for lease in leases {
+            if let Some(held) = self.held.get_mut(&lease.row).filter(|held| held.lease == lease) {
+                // Counted from after the answer, a lease would seem longer than it is; a second is more than enough.
+                held.lease_until =
+                    now + self.settings.lock_ttl - Duration::from_secs(1).min(self.settings.lock_ttl / 10);
+            }
+        }
+        for lease in lost {
+            // What is being settled meanwhile is not locked any more, and not lost either.
+            let gone = self
+                .held
+                .get(&lease.row)
+                .is_some_and(|held| held.lease == lease && held.stage == Stage::Queued);
+            if gone {
+                self.forget(lease.row);
+            }
+        }
+    }
+
+    /// Leases that ran out while the database was away belong to nobody: what waits is dropped, not dispatched.
+    pub(super) fn drop_expired(&mut self, now: Instant) {
+        let expired =
+            self.held.values().filter(|held| held.stage == Stage::Queued && held.lease_until <= now);
+        let rows: Vec<Uuid> = expired.map(|held| held.lease.row).collect();
+        for row in rows {
+            self.forget(row);
+        }
+    }
+
+    pub(super) fn forget(&mut self, row: Uuid) {
+        if let Some(held) = self.let_go(row) {
+            if let Some(lane) = held.lane.and_then(|lane| self.lanes.get_mut(lane)) {
+                lane.queue.retain(|item| item.lease.row != row);
+            }
+            self.report.lost += 1;
+            self.telemetry.lease_lost(1);
+        }
+    }
+}

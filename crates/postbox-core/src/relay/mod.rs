@@ -1,0 +1,161 @@
+//! The relay: wait → claim → dispatch → settle, one engine for every store.
+//!
+//! [`run`] is the loop, [`dispatch`] runs what was claimed, [`settle`] turns outcomes into verdicts; the other files
+//! hold one idea each.
+
+mod backoff;
+mod circuit;
+mod claim;
+mod dispatch;
+mod health;
+mod lane;
+mod lease;
+mod run;
+mod settings;
+mod settle;
+
+use std::future::Future;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub use backoff::{Backoff, Random};
+pub use health::{Health, RelayHealth, SinkHealth};
+pub use settings::{RelayBuilder, RelayError, Settings};
+
+use crate::store::Store;
+use run::Engine;
+
+/// Delivers the events of one table.
+///
+/// ```ignore
+/// Relay::builder(store).route("org.**", kafka).route("**", bus).build()?.with_graceful_shutdown(signal).await?;
+/// ```
+#[derive(Debug)]
+pub struct Relay<S: Store> {
+    engine: Engine<S>,
+    closed: bool,
+}
+
+/// What one [`run_once`](Relay::run_once) did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RunReport {
+    /// Rows claimed.
+    pub claimed: usize,
+    /// Events that arrived.
+    pub delivered: usize,
+    /// Events that will be tried again.
+    pub retried: usize,
+    /// Events that became dead.
+    pub dead: usize,
+    /// Events that went back uncharged.
+    pub released: usize,
+    /// Rows that another relay had taken.
+    pub lost: usize,
+}
+
+impl<S: Store> Relay<S> {
+    /// Starts to build a relay for a store.
+    pub fn builder(store: S) -> RelayBuilder<S> {
+        RelayBuilder::new(store)
+    }
+
+    /// What the relay is doing, to be read while it runs.
+    pub fn health(&self) -> RelayHealth {
+        self.engine.health()
+    }
+
+    /// Claims one batch, delivers it, settles it; then what other relays left behind, one by one.
+    ///
+    /// # Errors
+    /// When the relay was closed or the store fails.
+    pub async fn run_once(&mut self) -> Result<RunReport, RelayError> {
+        if self.closed {
+            return Err(RelayError::Closed);
+        }
+        self.engine.run_once().await
+    }
+
+    /// Gives up the table; nothing runs on this relay any more.
+    pub async fn close(&mut self) {
+        self.closed = true;
+        self.engine.close().await;
+    }
+
+    /// Runs until the process ends.
+    ///
+    /// # Errors
+    /// When the relay was closed or the store refuses the table at the start. Later failures are logged and tried
+    /// again for ever.
+    pub async fn run(self) -> Result<(), RelayError> {
+        self.with_graceful_shutdown(std::future::pending()).await
+    }
+
+    /// Runs until the signal; then stops claiming, finishes what runs within `drain_timeout`, settles it, releases
+    /// the rest uncharged and gives up the table.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn with_graceful_shutdown(
+        mut self,
+        signal: impl Future<Output = ()> + Send,
+    ) -> Result<(), RelayError> {
+        if self.closed {
+            return Err(RelayError::Closed);
+        }
+        self.engine.run(signal).await
+    }
+
+    /// Runs in a task of its own.
+    pub fn spawn(self) -> RelayHandle {
+        let (stop, mut stopped) = watch::channel(false);
+        let health = self.health();
+        let task = tokio::spawn(self.with_graceful_shutdown(async move {
+            // A dropped handle is no wish to stop: the relay then runs as long as its runtime.
+            if stopped.wait_for(|stop| *stop).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }));
+        RelayHandle { stop, task, health }
+    }
+}
+
+/// A relay that runs in a task.
+#[derive(Debug)]
+pub struct RelayHandle {
+    stop: watch::Sender<bool>,
+    task: JoinHandle<Result<(), RelayError>>,
+    health: RelayHealth,
+}
+
+impl RelayHandle {
+    /// What the relay is doing.
+    pub fn health(&self) -> RelayHealth {
+        self.health.clone()
+    }
+
+    /// Drains and stops it.
+    ///
+    /// # Errors
+    /// When the relay could not start, or its task panicked.
+    pub async fn shutdown(self) -> Result<(), RelayError> {
+        self.stop.send_replace(true);
+        self.join().await
+    }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Errors
+    /// As [`shutdown`](Self::shutdown).
+    pub async fn join(self) -> Result<(), RelayError> {
+        match self.task.await {
+            Ok(result) => result,
+            Err(error) => Err(RelayError::Panicked(error.to_string())),
+        }
+    }
+
+    /// Ends it at once, as a crash would: for tests of what happens then.
+    pub fn kill(self) {
+        self.task.abort();
+    }
+}

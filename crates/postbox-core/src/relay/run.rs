@@ -1,0 +1,477 @@
+//! ③ The loop: wait, claim, dispatch, settle.
+//!
+//! One task owns all state. It starts claims, dispatches and settles as tasks of their own and never waits for one of
+//! them alone, so the next claim overlaps with the dispatch and the settle of the last, and nothing is interrupted
+//! half-way: `select!` only ever drops the *waiting* for a task, never the task.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::RunReport;
+use super::backoff::Backoff;
+use super::dispatch::{Dispatching, End, Ended, Report};
+use super::health::{RelayHealth, SinkHealth};
+use super::lane::{Item, Lane};
+use super::lease::Renewal;
+use super::settings::{RelayError, Settings};
+use super::settle::{Outcome, settle_until_done};
+use crate::route::Routes;
+use crate::store::{Claim, ClaimMode, Lease, Settled, Standing, Store, StoreError, StoreErrorKind, Verdict};
+use crate::telemetry::Telemetry;
+
+/// The state of a relay.
+#[derive(Debug)]
+pub(super) struct Engine<S: Store> {
+    pub(super) store: S,
+    pub(super) settings: Arc<Settings>,
+    pub(super) routes: Routes,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) telemetry: Telemetry,
+    pub(super) health: RelayHealth,
+
+    /// Every row that is leased to this relay, from its claim to the end of its settle.
+    pub(super) held: HashMap<Uuid, Held>,
+    /// What is to be settled next.
+    pub(super) outcomes: Vec<Outcome>,
+
+    pub(super) dispatching: Dispatching,
+    pub(super) reports: UnboundedReceiver<Report>,
+    pub(super) units: JoinSet<()>,
+    pub(super) claiming: Option<JoinHandle<Answer>>,
+    pub(super) settling: Option<JoinHandle<(Vec<Outcome>, Settled)>>,
+    pub(super) extending: Option<JoinHandle<Renewal>>,
+
+    pub(super) standing: Standing,
+    pub(super) next_claim: Instant,
+    pub(super) next_beat: Instant,
+    pub(super) next_extend: Instant,
+    pub(super) failures: i32,
+    pub(super) suspects: Suspects,
+    pub(super) report: RunReport,
+    pub(super) stopping: bool,
+}
+
+/// A claim's answer, with when it was asked (leases count from before the question) and what for.
+pub(super) type Answer = (Instant, ClaimMode, Result<Claim, StoreError>);
+
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) lease: Lease,
+    pub(super) lane: Option<usize>,
+    pub(super) bytes: usize,
+    pub(super) stage: Stage,
+    pub(super) lease_until: Instant,
+    pub(super) claimed_at: Instant,
+    /// How long it had been due when it was claimed.
+    pub(super) age: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Queued,
+    Running,
+    Settling,
+}
+
+/// Suspects are dispatched with nothing else in flight, so the relay takes turns: some of them, then the others.
+#[derive(Debug)]
+pub(super) struct Suspects {
+    /// Rows whose lease ran out were seen.
+    pub(super) waiting: bool,
+    /// Since when the relay claims nothing else.
+    pub(super) turn_since: Option<Instant>,
+    /// Not before this, so that the others get their turn.
+    pub(super) not_before: Instant,
+}
+
+/// A turn of suspects ends after this long (but not before one was tried).
+pub(super) const SUSPECTS_TURN: Duration = Duration::from_secs(1);
+
+impl<S: Store> Engine<S> {
+    pub(super) fn new(
+        store: S,
+        settings: Arc<Settings>,
+        routes: Routes,
+        lanes: Vec<Lane>,
+        telemetry: Telemetry,
+    ) -> Self {
+        let (sender, reports) = mpsc::unbounded_channel();
+        let now = Instant::now();
+        Self {
+            health: RelayHealth::new(store.table(), settings.poll_interval),
+            dispatching: Dispatching {
+                settings: Arc::clone(&settings),
+                telemetry: telemetry.clone(),
+                reports: sender,
+            },
+            next_extend: now + settings.lock_ttl / 3,
+            store,
+            settings,
+            routes,
+            lanes,
+            telemetry,
+            held: HashMap::new(),
+            outcomes: Vec::new(),
+            reports,
+            units: JoinSet::new(),
+            claiming: None,
+            settling: None,
+            extending: None,
+            standing: Standing::Standby,
+            next_claim: now,
+            next_beat: now,
+            failures: 0,
+            suspects: Suspects { waiting: false, turn_since: None, not_before: now },
+            report: RunReport::default(),
+            stopping: false,
+        }
+    }
+
+    pub(super) fn health(&self) -> RelayHealth {
+        self.health.clone()
+    }
+
+    /// Runs until the signal, then drains.
+    pub(super) async fn run(&mut self, signal: impl Future<Output = ()> + Send) -> Result<(), RelayError> {
+        let mut signal = pin!(signal);
+        tokio::select! {
+            () = &mut signal => return Ok(()),
+            opened = self.open() => opened?,
+        }
+        loop {
+            self.start_work();
+            tokio::select! {
+                biased;
+                () = &mut signal => break,
+                () = self.turn() => {}
+            }
+        }
+        self.drain().await;
+        self.close().await;
+        Ok(())
+    }
+
+    /// A database that is away at the start is waited for; a table that cannot be relayed is an error at once.
+    pub(super) async fn open(&mut self) -> Result<(), RelayError> {
+        let waits = Backoff::exponential(Duration::from_millis(200), Duration::from_secs(5));
+        loop {
+            match self.store.open().await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == StoreErrorKind::Refused => return Err(error.into()),
+                Err(error) => {
+                    self.failures += 1;
+                    tracing::error!(table = self.store.table(), %error, "the store cannot be opened, trying again");
+                    self.health.update(|health| health.error = Some(error.to_string()));
+                    tokio::time::sleep(waits.after(self.failures)).await;
+                    self.health.update(|health| health.last_turn = std::time::Instant::now());
+                }
+            }
+        }
+    }
+
+    pub(super) async fn close(&mut self) {
+        self.store.close().await;
+        self.telemetry.leader(false);
+    }
+
+    /// One batch by hand, then the suspects it found.
+    pub(super) async fn run_once(&mut self) -> Result<RunReport, RelayError> {
+        self.report = RunReport::default();
+        self.store.open().await?;
+        let mut mode = ClaimMode::Waiting;
+        loop {
+            let limit = if mode == ClaimMode::Waiting { self.settings.batch_size } else { 1 };
+            let request = self.request(mode.clone(), limit);
+            let asked = Instant::now();
+            let claim = self.store.claim(request).await?;
+            let more_suspects = claim.suspects || (mode == ClaimMode::Suspect && !claim.rows.is_empty());
+            self.claimed(asked, &mode, Ok(claim));
+            while !self.held.is_empty() {
+                self.start_settle();
+                self.start_dispatches();
+                self.start_extend(Instant::now());
+                self.turn().await;
+            }
+            if !more_suspects {
+                return Ok(self.report);
+            }
+            mode = ClaimMode::Suspect;
+        }
+    }
+
+    /// Waits for whatever happens next and takes it in.
+    pub(super) async fn turn(&mut self) {
+        let now = Instant::now();
+        let idle = self.claiming.is_none() && self.next_claim > now && self.standing == Standing::Active;
+        let wake_at = self.next_deadline(now);
+        tokio::select! {
+            Some(report) = self.reports.recv() => {
+                self.ended(report);
+                while let Ok(report) = self.reports.try_recv() {
+                    self.ended(report);
+                }
+            }
+            (asked, mode, answer) = finished(&mut self.claiming) => self.claimed(asked, &mode, answer),
+            (batch, settled) = finished(&mut self.settling) => self.settled(batch, settled),
+            (leases, lost) = finished(&mut self.extending) => self.extended(leases, lost),
+            () = self.store.wait(self.next_claim.saturating_duration_since(now)), if idle => self.next_claim = Instant::now(),
+            () = tokio::time::sleep_until(wake_at) => {}
+        }
+        while self.units.try_join_next().is_some() {}
+    }
+
+    pub(super) fn next_deadline(&self, now: Instant) -> Instant {
+        let probes =
+            self.lanes.iter().filter(|lane| lane.held == 0).filter_map(|lane| lane.circuit.probe_at());
+        let soonest = probes.chain([self.next_beat, self.next_extend]).min().unwrap_or(self.next_beat);
+        let soonest = if self.claiming.is_none() { soonest.min(self.next_claim) } else { soonest };
+        // A deadline that has passed but could not be acted on must not make the loop spin.
+        soonest.max(now + Duration::from_millis(1))
+    }
+
+    pub(super) fn start_work(&mut self) {
+        let now = Instant::now();
+        self.health.update(|health| health.last_turn = std::time::Instant::now());
+        self.start_settle();
+        self.start_dispatches();
+        self.start_extend(now);
+        self.start_claim(now);
+    }
+
+    pub(super) fn start_dispatches(&mut self) {
+        let must_last = Instant::now() + self.settings.dispatch_timeout;
+        for number in 0..self.lanes.len() {
+            while let Some(unit) = self.lanes[number].next_unit() {
+                // A lease that cannot cover the timeout is renewed first (hazard 2).
+                let short = |item: &Item| {
+                    self.held.get(&item.lease.row).is_none_or(|held| held.lease_until < must_last)
+                };
+                if unit.iter().any(short) {
+                    let lane = &mut self.lanes[number];
+                    lane.running -= 1;
+                    unit.into_iter().rev().for_each(|item| lane.queue.push_front(item));
+                    self.next_extend = Instant::now();
+                    break;
+                }
+                for item in &unit {
+                    if let Some(held) = self.held.get_mut(&item.lease.row) {
+                        held.stage = Stage::Running;
+                    }
+                }
+                let sink = self.lanes[number].sink.clone();
+                self.units.spawn(self.dispatching.clone().run(number, sink, unit));
+            }
+        }
+    }
+
+    pub(super) fn ended(&mut self, report: Report) {
+        let now = Instant::now();
+        if report.over {
+            self.lanes[report.lane].running -= 1;
+        }
+        for item in report.again.into_iter().rev() {
+            if let Some(held) = self.held.get_mut(&item.lease.row) {
+                held.stage = Stage::Queued;
+                self.lanes[report.lane].queue.push_front(item);
+            }
+        }
+        for ended in report.ended {
+            self.note_circuit(report.lane, &ended, now);
+            let put_off = self.lanes[report.lane].put_off(now);
+            self.finish(Outcome::of(ended, &self.settings, put_off));
+        }
+    }
+
+    /// What an outcome says about the sink as a whole.
+    pub(super) fn note_circuit(&mut self, number: usize, ended: &Ended, now: Instant) {
+        let lane = &mut self.lanes[number];
+        let changed = match &ended.end {
+            End::Unavailable { error } => {
+                lane.last_error = Some(error.to_string());
+                lane.circuit.failed(now).then_some(true)
+            }
+            End::Retry { outcome: "timeout", error, .. } if ended.probe => {
+                lane.last_error = Some(error.to_string());
+                lane.circuit.failed(now).then_some(true)
+            }
+            // Only a probe's answer closes a circuit: others may have been sent before it opened.
+            End::Delivered | End::Reject { .. } | End::Retry { .. } if ended.probe => {
+                lane.circuit.worked().then_some(false)
+            }
+            End::Delivered | End::Reject { .. } | End::Retry { .. } => None,
+        };
+        let Some(open) = changed else { return };
+        let name = Arc::clone(&lane.name);
+        if open {
+            let error = lane.last_error.as_deref().unwrap_or_default();
+            tracing::error!(
+                table = self.store.table(),
+                sink = &*name,
+                error,
+                "sink is down, its events wait"
+            );
+            let (put_off, waiting) = (lane.put_off(now), lane.drain_ordinary());
+            for item in waiting {
+                self.finish(Outcome::release(item.lease, put_off));
+            }
+        } else {
+            lane.last_error = None;
+            tracing::info!(table = self.store.table(), sink = &*name, "sink is back");
+            self.next_claim = now;
+        }
+        self.telemetry.circuit(&name, open);
+        self.note_sinks();
+    }
+
+    /// Takes an outcome in for the next settle.
+    pub(super) fn finish(&mut self, outcome: Outcome) {
+        if let Some(held) = self.held.get_mut(&outcome.row()) {
+            held.stage = Stage::Settling;
+        }
+        self.outcomes.push(outcome);
+    }
+
+    pub(super) fn start_settle(&mut self) {
+        if self.settling.is_none() && !self.outcomes.is_empty() {
+            let batch = std::mem::take(&mut self.outcomes);
+            self.settling = Some(tokio::spawn(settle_until_done(self.store.clone(), batch)));
+        }
+    }
+
+    pub(super) fn settled(&mut self, batch: Vec<Outcome>, settled: Settled) {
+        let lag = self.telemetry.lag();
+        let mut delivered = 0;
+        if !settled.lost.is_empty() {
+            self.telemetry.lease_lost(settled.lost.len());
+            tracing::warn!(
+                table = self.store.table(),
+                rows = settled.lost.len(),
+                "lease lost: another relay has these rows"
+            );
+        }
+        for outcome in batch {
+            let held = self.let_go(outcome.row());
+            if !settled.lost.is_empty() && settled.lost.contains(&outcome.row()) {
+                self.report.lost += 1;
+                continue;
+            }
+            match outcome.settlement.verdict {
+                Verdict::Delivered => {
+                    delivered += 1;
+                    if let Some(held) = held {
+                        lag.record(held.age + held.claimed_at.elapsed());
+                    }
+                }
+                Verdict::Retry { .. } => self.report.retried += 1,
+                Verdict::Release { .. } => self.report.released += 1,
+                Verdict::Dead { reason } => {
+                    self.report.dead += 1;
+                    if let Some(topic) = &outcome.topic {
+                        self.telemetry.died(topic);
+                        tracing::error!(table = self.store.table(), %topic, row = %outcome.settlement.lease.row, reason = reason.as_str(), "event is dead");
+                    }
+                }
+            }
+        }
+        self.report.delivered += delivered;
+        if delivered > 0 {
+            self.health.update(|health| {
+                health.last_delivery = Some(std::time::Instant::now());
+                health.waiting_since = None;
+            });
+        }
+        self.note_waiting();
+        if let Some(next) = settled.next {
+            self.accept(Instant::now(), &ClaimMode::Waiting, next);
+        }
+    }
+
+    pub(super) fn release_queued(&mut self) {
+        for number in 0..self.lanes.len() {
+            for item in self.lanes[number].drain() {
+                self.finish(Outcome::release(item.lease, None));
+            }
+        }
+    }
+
+    /// Stops claiming, waits for what runs, settles it, releases the rest uncharged (hazard 31).
+    pub(super) async fn drain(&mut self) {
+        tracing::info!(table = self.store.table(), in_flight = self.held.len(), "stopping");
+        self.stopping = true;
+        self.release_queued();
+        let deadline = Instant::now() + self.settings.drain_timeout;
+        let running = |engine: &Self| engine.lanes.iter().any(|lane| lane.running > 0);
+        while (running(self) || self.claiming.is_some()) && Instant::now() < deadline {
+            self.start_settle();
+            self.release_queued();
+            let turn = self.turn();
+            let _ = tokio::time::timeout_at(deadline, turn).await;
+        }
+        self.units.abort_all();
+        let cut: Vec<Lease> = self
+            .held
+            .values()
+            .filter(|held| held.stage != Stage::Settling)
+            .map(|held| held.lease.clone())
+            .collect();
+        if !cut.is_empty() {
+            tracing::warn!(
+                table = self.store.table(),
+                events = cut.len(),
+                "drain_timeout is over: released, will be sent again"
+            );
+        }
+        for lease in cut {
+            self.finish(Outcome::release(lease, None));
+        }
+        // The database may be away: its leases run out by themselves then.
+        let last_call = Instant::now() + self.settings.drain_timeout.max(Duration::from_secs(2));
+        while !(self.outcomes.is_empty() && self.settling.is_none()) && Instant::now() < last_call {
+            self.start_settle();
+            let turn = self.turn();
+            let _ = tokio::time::timeout_at(last_call, turn).await;
+        }
+    }
+
+    pub(super) fn note_waiting(&self) {
+        let waits = !self.held.is_empty() || self.lanes.iter().any(|lane| lane.circuit.is_open());
+        self.health.update(|health| match (waits, health.waiting_since) {
+            (true, None) => health.waiting_since = Some(std::time::Instant::now()),
+            (false, Some(_)) => health.waiting_since = None,
+            _ => {}
+        });
+    }
+
+    pub(super) fn note_sinks(&self) {
+        let sinks = self.lanes.iter().map(|lane| SinkHealth {
+            name: Arc::clone(&lane.name),
+            open_since: lane.circuit.open_since().map(Instant::into_std),
+            last_error: lane.last_error.clone(),
+        });
+        let sinks = sinks.collect();
+        self.health.update(|health| health.sinks = sinks);
+    }
+}
+
+/// Waits for a task, if there is one. Cancel safe: the task goes on and stays in its place until it is over.
+async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> T {
+    match task {
+        Some(handle) => match handle.await {
+            Ok(value) => {
+                *task = None;
+                value
+            }
+            // A store that panics is a bug; its caller must not go on as if the answer were known.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        },
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,245 @@
+//! [`RelayBuilder`]: what a relay can be told, with the contract's defaults.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Relay;
+use super::backoff::Backoff;
+use super::lane::Lane;
+use super::run::Engine;
+use crate::code::Code;
+use crate::dispatcher::{BoxDispatcher, Dispatcher};
+use crate::redact::LAST_ERROR_MAX_BYTES;
+use crate::route::{Pattern, PatternError, Routes};
+use crate::store::{Store, StoreError};
+use crate::telemetry::{DEFAULT_TOPIC_LABELS, Telemetry};
+
+/// The settings of a relay; each default is the contract's.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How long an idle relay waits before it looks again (1 s).
+    pub poll_interval: Duration,
+    /// Most rows per claim (100).
+    pub batch_size: usize,
+    /// How long a lease lasts without renewal (60 s).
+    pub lock_ttl: Duration,
+    /// After so many attempts an event is dead (25).
+    pub max_attempts: i32,
+    /// How long one dispatch may take (30 s).
+    pub dispatch_timeout: Duration,
+    /// Most dispatches at a time, per sink (16).
+    pub concurrency: usize,
+    /// How long a stop waits for what runs (5 s).
+    pub drain_timeout: Duration,
+    /// Most bytes of payload in memory (16 MiB); one event is always allowed.
+    pub max_in_flight_bytes: usize,
+    /// The wait before the next attempt.
+    pub backoff: Backoff,
+    /// The wait before a sink that is down is tried again.
+    pub circuit: Backoff,
+    /// The longest `last_error` in bytes (2048).
+    pub last_error_max_bytes: usize,
+    /// Whether logs hide tenant ids.
+    pub mask_tenants: bool,
+    /// The relay's name in logs and in the table.
+    pub name: Arc<str>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            poll_interval: Duration::from_secs(1),
+            batch_size: 100,
+            lock_ttl: Duration::from_mins(1),
+            max_attempts: 25,
+            dispatch_timeout: Duration::from_secs(30),
+            concurrency: 16,
+            drain_timeout: Duration::from_secs(5),
+            max_in_flight_bytes: 16 << 20,
+            backoff: Backoff::default(),
+            circuit: Backoff::exponential(Duration::from_secs(1), Duration::from_secs(30)),
+            last_error_max_bytes: LAST_ERROR_MAX_BYTES,
+            mask_tenants: false,
+            name: Arc::from(format!("relay-{}", std::process::id())),
+        }
+    }
+}
+
+impl Settings {
+    /// What cannot work, in a sentence with the next step.
+    ///
+    /// # Errors
+    /// When a value or a combination cannot work.
+    pub fn check(&self) -> Result<(), RelayError> {
+        let fail = |problem: String| Err(RelayError::Settings(problem));
+        if self.batch_size == 0 || self.batch_size > 10_000 {
+            return fail(format!("batch_size is {}; use 1 to 10000", self.batch_size));
+        }
+        if self.concurrency == 0 {
+            return fail("concurrency is 0; use 1 or more".into());
+        }
+        if self.max_attempts < 1 {
+            return fail(format!("max_attempts is {}; use 1 or more", self.max_attempts));
+        }
+        if self.poll_interval < Duration::from_millis(1) {
+            return fail("poll_interval is 0; use 10ms or more".into());
+        }
+        if self.dispatch_timeout.is_zero() || self.lock_ttl < self.dispatch_timeout.mul_f64(1.5) {
+            return fail(format!(
+                "lock_ttl {:?} is too short for dispatch_timeout {:?}: leases are renewed at a third of lock_ttl and \
+                 what is left must cover a dispatch; use a lock_ttl of at least {:?}",
+                self.lock_ttl,
+                self.dispatch_timeout,
+                self.dispatch_timeout.mul_f64(1.5)
+            ));
+        }
+        if self.max_in_flight_bytes == 0 {
+            return fail("max_in_flight_bytes is 0; use 1MiB or more".into());
+        }
+        Ok(())
+    }
+}
+
+/// Builds a [`Relay`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct RelayBuilder<S> {
+    store: S,
+    settings: Settings,
+    sinks: Vec<(String, BoxDispatcher)>,
+    routes: Vec<(String, Target)>,
+    prefix: String,
+    topic_labels: usize,
+}
+
+#[derive(Debug)]
+enum Target {
+    Lane(usize),
+    Named(String),
+}
+
+impl<S: Store> RelayBuilder<S> {
+    pub(super) fn new(store: S) -> Self {
+        let (sinks, routes) = (Vec::new(), Vec::new());
+        let settings = Settings::default();
+        Self { store, settings, sinks, routes, prefix: "outbox".into(), topic_labels: DEFAULT_TOPIC_LABELS }
+    }
+
+    /// Sends topics that match to a dispatcher of their own. The first matching route wins.
+    pub fn route(mut self, pattern: &str, dispatcher: impl Dispatcher) -> Self {
+        let lane = self.sinks.len();
+        self.sinks.push((format!("sink-{lane}"), BoxDispatcher::new(dispatcher)));
+        self.routes.push((pattern.to_owned(), Target::Lane(lane)));
+        self
+    }
+
+    /// Names a dispatcher that several routes can lead to.
+    pub fn sink(mut self, name: impl Into<String>, dispatcher: impl Dispatcher) -> Self {
+        self.sinks.push((name.into(), BoxDispatcher::new(dispatcher)));
+        self
+    }
+
+    /// Sends topics that match to a named sink. The first matching route wins.
+    pub fn route_to(mut self, pattern: &str, sink: impl Into<String>) -> Self {
+        self.routes.push((pattern.to_owned(), Target::Named(sink.into())));
+        self
+    }
+
+    /// Sends everything to one dispatcher.
+    pub fn dispatcher(self, dispatcher: impl Dispatcher) -> Self {
+        self.route("**", dispatcher)
+    }
+
+    /// Changes the settings.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Changes single settings.
+    pub fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(&mut self.settings);
+        self
+    }
+
+    /// Metrics under another prefix than `outbox`.
+    pub fn metrics_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Topics beyond this number share the label `other`.
+    pub fn topic_labels(mut self, most: usize) -> Self {
+        self.topic_labels = most;
+        self
+    }
+
+    /// Checks everything and makes the relay.
+    ///
+    /// # Errors
+    /// When a setting cannot work, a pattern is malformed, a route leads nowhere, or there is no route.
+    pub fn build(self) -> Result<Relay<S>, RelayError> {
+        self.settings.check()?;
+        if self.routes.is_empty() {
+            return Err(RelayError::Settings("there is no route: add `.route(\"**\", dispatcher)`".into()));
+        }
+        let mut routes = Routes::default();
+        for (pattern, target) in self.routes {
+            let lane = match target {
+                Target::Lane(lane) => lane,
+                Target::Named(name) => match self.sinks.iter().position(|(known, _)| *known == name) {
+                    Some(lane) => lane,
+                    None => return Err(RelayError::UnknownSink { pattern, name }),
+                },
+            };
+            routes.0.push((pattern.parse::<Pattern>()?, lane));
+        }
+        let settings = Arc::new(self.settings);
+        let telemetry = Telemetry::new(&self.prefix, self.store.table(), self.topic_labels);
+        let lanes =
+            self.sinks.into_iter().map(|(name, sink)| Lane::new(name, sink, &settings, &telemetry)).collect();
+        Ok(Relay { engine: Engine::new(self.store, settings, routes, lanes, telemetry), closed: false })
+    }
+}
+
+/// Why a relay cannot be built, started or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelayError {
+    /// A setting, or a combination, cannot work.
+    #[error("{code}: {0}", code = Code::ConfigInvalid)]
+    Settings(String),
+    /// A route's pattern is malformed.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// A route leads to a sink that does not exist.
+    #[error("{}: the route {pattern:?} leads to the sink {name:?}, which does not exist", Code::RouteInvalid)]
+    UnknownSink {
+        /// The route's pattern.
+        pattern: String,
+        /// The sink's name.
+        name: String,
+    },
+    /// It was closed before.
+    #[error("{}: the relay was closed", Code::Closed)]
+    Closed,
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The relay's own task panicked.
+    #[error("the relay panicked: {0}")]
+    Panicked(String),
+}
+
+impl RelayError {
+    /// The stable code.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Settings(_) => Code::ConfigInvalid,
+            Self::Pattern(_) | Self::UnknownSink { .. } => Code::RouteInvalid,
+            Self::Closed => Code::Closed,
+            Self::Store(error) => error.code(),
+            Self::Panicked(_) => Code::Panicked,
+        }
+    }
+}

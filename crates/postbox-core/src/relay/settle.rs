@@ -1,0 +1,114 @@
+//! ⑥ Settle: outcomes become verdicts, and verdicts one fenced statement.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::dispatch::{End, Ended};
+use super::settings::Settings;
+use crate::code::Code;
+use crate::failpoint;
+use crate::redact::Summary;
+use crate::store::{Failure, Lease, Settled, Settlement, Store, StoreErrorKind, Verdict};
+use crate::topic::Topic;
+
+/// A settlement with what its success has to be counted under.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) settlement: Settlement,
+    pub(super) topic: Option<Topic>,
+}
+
+impl Outcome {
+    /// What becomes of an event that was dispatched; `put_off` is how long its sink will be left alone, if it is down.
+    pub(super) fn of(ended: Ended, settings: &Settings, put_off: Option<Duration>) -> Self {
+        let Ended { lease, topic, took, end, .. } = ended;
+        let failure = |outcome, error: &Summary| {
+            let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+            Some(Failure {
+                relay: Arc::clone(&settings.name),
+                duration_ms,
+                outcome,
+                error: error.to_string(),
+            })
+        };
+        let (verdict, failure) = match end {
+            End::Delivered => (Verdict::Delivered, None),
+            End::Unavailable { .. } => (Verdict::Release { after: put_off }, None),
+            End::Reject { error } => {
+                let failure = failure("reject", &error);
+                (Verdict::Dead { reason: error }, failure)
+            }
+            End::Retry { after, outcome, error } => {
+                let failure = failure(outcome, &error);
+                let last = lease.attempts >= settings.max_attempts;
+                let after = after.unwrap_or_else(|| settings.backoff.after(lease.attempts));
+                let verdict = if last {
+                    Verdict::Dead { reason: error }
+                } else {
+                    Verdict::Retry { after, reason: error }
+                };
+                (verdict, failure)
+            }
+        };
+        Self { settlement: Settlement { lease, verdict, failure }, topic: Some(topic) }
+    }
+
+    /// Goes back as if it had not been claimed.
+    pub(super) fn release(lease: Lease, after: Option<Duration>) -> Self {
+        Self {
+            settlement: Settlement { lease, verdict: Verdict::Release { after }, failure: None },
+            topic: None,
+        }
+    }
+
+    /// Dead without a dispatch.
+    pub(super) fn bury(
+        lease: Lease,
+        topic: Option<Topic>,
+        code: Code,
+        reason: &str,
+        settings: &Settings,
+    ) -> Self {
+        let reason = Summary::new(&format!("{code}: {reason}"), settings.last_error_max_bytes);
+        let failure = Failure {
+            relay: Arc::clone(&settings.name),
+            duration_ms: 0,
+            outcome: "dead",
+            error: reason.to_string(),
+        };
+        let verdict = Verdict::Dead { reason };
+        Self { settlement: Settlement { lease, verdict, failure: Some(failure) }, topic }
+    }
+
+    pub(super) fn row(&self) -> Uuid {
+        self.settlement.lease.row
+    }
+}
+
+/// Settles until the store has answered: what was delivered must be written down, however long the database is gone.
+/// Runs in a task of its own, so that nothing can interrupt it half-way (hazards 24, 25).
+pub(super) async fn settle_until_done<S: Store>(store: S, batch: Vec<Outcome>) -> (Vec<Outcome>, Settled) {
+    failpoint::hit("settle.before", store.table()).await;
+    let mut wait = Duration::from_millis(20);
+    let started = Instant::now();
+    loop {
+        let settlements = batch.iter().map(|outcome| outcome.settlement.clone()).collect();
+        match store.settle(settlements, 0).await {
+            Ok(settled) => {
+                failpoint::hit("settle.after", store.table()).await;
+                return (batch, settled);
+            }
+            Err(error) => {
+                if error.kind() != StoreErrorKind::Conflict {
+                    let seconds = started.elapsed().as_secs();
+                    tracing::error!(table = store.table(), rows = batch.len(), seconds, %error, "settle failed, trying again");
+                }
+                tokio::time::sleep(wait.mul_f64(0.5 + fastrand::f64())).await;
+                wait = (wait * 2).min(Duration::from_secs(5));
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Routes: a topic pattern leads to a dispatcher; the first match wins.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::code::Code;
+use crate::topic::Topic;
+
+/// A pattern over topics: segments by dots, `*` for one segment, `**` for any number of them (also none).
+///
+/// ```
+/// use postbox_core::{Pattern, Topic};
+///
+/// let pattern: Pattern = "org.*.created.*".parse()?;
+/// assert!(pattern.matches(&Topic::from_static("org.organization.created.v1")));
+/// assert!("**".parse::<Pattern>()?.matches(&Topic::lenient("anything")?));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern(Vec<Segment>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Segment {
+    Exact(String),
+    One,
+    Any,
+}
+
+/// Why a text is not a pattern.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}: pattern {text:?}: {problem}", Code::RouteInvalid)]
+pub struct PatternError {
+    text: String,
+    problem: &'static str,
+}
+
+impl Pattern {
+    /// Whether the topic matches.
+    pub fn matches(&self, topic: &Topic) -> bool {
+        let segments: Vec<&str> = topic.as_str().split('.').collect();
+        matches(&self.0, &segments)
+    }
+}
+
+/// Greedy with one way back to the last `**`, so that no pattern takes exponential time.
+fn matches(pattern: &[Segment], topic: &[&str]) -> bool {
+    let (mut p, mut t, mut back) = (0, 0, None);
+    while t < topic.len() {
+        match pattern.get(p) {
+            Some(Segment::Any) => {
+                back = Some((p, t));
+                p += 1;
+            }
+            Some(Segment::One) => (p, t) = (p + 1, t + 1),
+            Some(Segment::Exact(text)) if text == topic[t] => (p, t) = (p + 1, t + 1),
+            _ => match back {
+                Some((any, at)) => {
+                    back = Some((any, at + 1));
+                    (p, t) = (any + 1, at + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|segment| *segment == Segment::Any)
+}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let fail = |problem| Err(PatternError { text: text.chars().take(128).collect(), problem });
+        if text.is_empty() {
+            return fail("it is empty");
+        }
+        if text.len() > 255 {
+            return fail("it is longer than 255 bytes");
+        }
+        let mut segments = Vec::new();
+        for segment in text.split('.') {
+            segments.push(match segment {
+                "" => return fail("it has an empty segment"),
+                "*" => Segment::One,
+                "**" => Segment::Any,
+                _ if segment.contains('*') => return fail("a star stands for a whole segment"),
+                _ if segment.chars().any(char::is_control) => return fail("it holds a control character"),
+                _ => Segment::Exact(segment.to_owned()),
+            });
+        }
+        Ok(Self(segments))
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, segment) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(".")?;
+            }
+            f.write_str(match segment {
+                Segment::Exact(text) => text,
+                Segment::One => "*",
+                Segment::Any => "**",
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Which lane (by number) takes which topics.
+#[derive(Debug, Default)]
+pub(crate) struct Routes(pub(crate) Vec<(Pattern, usize)>);
+
+impl Routes {
+    pub(crate) fn lane_of(&self, topic: &Topic) -> Option<usize> {
+        self.0.iter().find(|(pattern, _)| pattern.matches(topic)).map(|(_, lane)| *lane)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn patterns_match_as_documented() {
+        for (pattern, topic, expected) in [
+            ("org.*.created.*", "org.organization.created.v1", true),
+            ("org.*.created.*", "org.a.b.created.v1", false),
+            ("org.**", "org.organization.created.v1", true),
+            ("org.**", "org", true),
+            ("**", "x", true),
+            ("**.v1", "a.b.c.v1", true),
+            ("**.v1", "a.b.c.v2", false),
+            ("a.**.c.**.e", "a.c.b.c.x.e", true),
+            ("a.**.c.**.e", "a.b.e", false),
+            ("a.b", "a.b.c", false),
+            ("*", "a.b", false),
+        ] {
+            let matched = pattern.parse::<Pattern>().unwrap().matches(&Topic::lenient(topic).unwrap());
+            assert_eq!(matched, expected, "{pattern} on {topic}");
+        }
+        for bad in ["", "a..b", "a*.b", "***", "a.\n"] {
+            assert!(bad.parse::<Pattern>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_match_wins() {
+        let routes = Routes(vec![("org.**".parse().unwrap(), 1), ("**".parse().unwrap(), 0)]);
+        assert_eq!(routes.lane_of(&Topic::lenient("org.x").unwrap()), Some(1));
+        assert_eq!(routes.lane_of(&Topic::lenient("crm.x").unwrap()), Some(0));
+    }
+
+    proptest! {
+        #[test]
+        fn parsing_and_matching_never_panic(pattern in "[a-c.*]{0,24}", topic in "[a-c.]{1,24}") {
+            if let (Ok(pattern), Ok(topic)) = (pattern.parse::<Pattern>(), Topic::lenient(topic)) {
+                let _ = pattern.matches(&topic);
+                prop_assert_eq!(pattern.to_string().parse::<Pattern>().unwrap(), pattern);
+            }
+        }
+    }
+}

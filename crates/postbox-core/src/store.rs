@@ -1,0 +1,262 @@
+//! [`Store`]: what the engine asks of a database. It cannot tell how rows are claimed, only that they are its own.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::code::Code;
+use crate::dispatcher::Delivery;
+use crate::event::EventId;
+use crate::redact::Summary;
+use crate::topic::Topic;
+
+/// One outbox table in one database, as a relay sees it.
+///
+/// Every change is fenced: a row that another relay took meanwhile is reported as lost and left alone. All times are
+/// compared by the database's clock. Implement it for your own database; `postbox-testkit` has the suite to pass.
+pub trait Store: Clone + Send + Sync + 'static {
+    /// The table's name, for logs and metrics.
+    fn table(&self) -> &str;
+
+    /// Checks that the table is there and can be relayed. Called once, before anything else.
+    fn open(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Takes rows to work on, renews what makes this relay the active one, and reads whether the table is paused.
+    ///
+    /// Called at least once per `poll_interval` while the relay's loop turns, with `limit` 0 when there is no room:
+    /// a store may take these calls as the proof of life of its relay.
+    fn claim(&self, request: ClaimRequest) -> impl Future<Output = Result<Claim, StoreError>> + Send;
+
+    /// Writes what became of claimed rows, in one fenced statement, and may hand over up to `admit` new ones.
+    fn settle(
+        &self,
+        settlements: Vec<Settlement>,
+        admit: usize,
+    ) -> impl Future<Output = Result<Settled, StoreError>> + Send;
+
+    /// Makes leases last `lock_ttl` from now; answers those that were lost.
+    fn extend(&self, leases: Vec<Lease>) -> impl Future<Output = Result<Vec<Lease>, StoreError>> + Send;
+
+    /// Waits until rows may have become available, at most so long. Cancel safe.
+    fn wait(&self, at_most: Duration) -> impl Future<Output = ()> + Send;
+
+    /// Gives up being the active relay, so that another takes over at once.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// What a relay wants to claim.
+#[derive(Debug, Clone)]
+pub struct ClaimRequest {
+    /// Which rows.
+    pub mode: ClaimMode,
+    /// At most so many rows; 0 claims none and only shows that the relay lives.
+    pub limit: usize,
+    /// At most so many bytes of payload, except that one row is always allowed.
+    pub max_bytes: usize,
+    /// How long the lease lasts.
+    pub lock_ttl: Duration,
+    /// Rows that have used up so many attempts are buried instead.
+    pub max_attempts: i32,
+    /// Topics to leave out: their sink is down or busy.
+    pub exclude: Arc<[Topic]>,
+}
+
+/// Which rows to claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClaimMode {
+    /// Those that wait; rows whose lease ran out are left, and said to be there.
+    Waiting,
+    /// One whose lease ran out: its last relay may have died of it.
+    Suspect,
+    /// Those of these topics alone, to find out whether their sink is back.
+    Probe(Arc<[Topic]>),
+}
+
+/// What a claim brought.
+#[derive(Debug, Default)]
+pub struct Claim {
+    /// Whether this relay may work at all.
+    pub standing: Standing,
+    /// Rows that are now leased to this relay, in order of availability and sequence.
+    pub rows: Vec<Claimed>,
+    /// Leased rows that cannot be read as events.
+    pub undecodable: Vec<Undecodable>,
+    /// Rows that had used up their attempts and are dead now.
+    pub buried: Vec<Buried>,
+    /// Whether there may be more: claim again at once.
+    pub more: bool,
+    /// Whether there are rows whose lease ran out.
+    pub suspects: bool,
+}
+
+/// Whether a relay may work on its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Standing {
+    /// It may.
+    #[default]
+    Active,
+    /// Another relay does.
+    Standby,
+    /// An operator paused the table.
+    Paused,
+}
+
+/// A row that is leased to this relay.
+#[derive(Debug)]
+pub struct Claimed {
+    /// The fence for its settlement.
+    pub lease: Lease,
+    /// What to dispatch.
+    pub delivery: Delivery,
+    /// How long it had been due when it was claimed, by the database's clock.
+    pub age: Duration,
+}
+
+/// The proof that a row was claimed by this relay, at this attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// The row.
+    pub row: Uuid,
+    /// The attempt, counted with this one.
+    pub attempts: i32,
+    /// The claim's own token.
+    pub token: Arc<str>,
+    /// When it was claimed, by the database's clock: the fence where there is no column for the token.
+    pub since: OffsetDateTime,
+}
+
+/// A leased row that is not an event.
+#[derive(Debug, Clone)]
+pub struct Undecodable {
+    /// The fence for its settlement.
+    pub lease: Lease,
+    /// What can be said of it.
+    pub topic: String,
+    /// Its event id.
+    pub event_id: EventId,
+    /// Why it cannot be decoded, without its content.
+    pub reason: String,
+}
+
+/// A row that became dead at the claim.
+#[derive(Debug, Clone)]
+pub struct Buried {
+    /// Its topic, as far as it is one.
+    pub topic: String,
+    /// Its event id.
+    pub event_id: EventId,
+    /// Its sequence.
+    pub sequence: i64,
+}
+
+/// What to write for one claimed row.
+#[derive(Debug, Clone)]
+pub struct Settlement {
+    /// The fence.
+    pub lease: Lease,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// The failure to append to the row's log, if it failed.
+    pub failure: Option<Failure>,
+}
+
+/// What becomes of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Published.
+    Delivered,
+    /// Waits for its next attempt.
+    Retry {
+        /// How long.
+        after: Duration,
+        /// Why.
+        reason: Summary,
+    },
+    /// Goes back as if it had not been claimed, its attempt given back.
+    Release {
+        /// Not to be claimed again for so long.
+        after: Option<Duration>,
+    },
+    /// Will not be tried again until someone replays it.
+    Dead {
+        /// Why.
+        reason: Summary,
+    },
+}
+
+/// One line of a row's `attempts_log`.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Failure {
+    /// The relay that tried.
+    pub relay: Arc<str>,
+    /// How long the dispatch took.
+    pub duration_ms: u64,
+    /// `retry`, `reject`, `timeout`, `panic`, …
+    pub outcome: &'static str,
+    /// The error's summary.
+    pub error: String,
+}
+
+/// What a settle did.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// Rows that were no longer this relay's.
+    pub lost: Vec<Uuid>,
+    /// The next rows, where the store hands them over with the settle.
+    pub next: Option<Claim>,
+}
+
+/// Why a store could not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("{code}: {message}")]
+pub struct StoreError {
+    code: Code,
+    kind: StoreErrorKind,
+    message: String,
+    #[source]
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// What kind of failure it is: what the caller can do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreErrorKind {
+    /// The connection was lost or could not be made; the result is unknown.
+    Connection,
+    /// A deadlock or a serialisation failure: the same again may work.
+    Conflict,
+    /// It will fail again until someone changes something.
+    Refused,
+}
+
+impl StoreError {
+    /// An error with a code, a kind and a message for people.
+    pub fn new(code: Code, kind: StoreErrorKind, message: impl fmt::Display) -> Self {
+        Self { code, kind, message: message.to_string(), source: None }
+    }
+
+    /// The same with its cause.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// The stable code.
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// What can be done about it.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// The message, without the code in front.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}

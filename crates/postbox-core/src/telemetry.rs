@@ -1,0 +1,231 @@
+//! Metrics and log lines of the engine, in one place: names, labels and help texts never drift apart.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram};
+
+use crate::inspect::TableCounts;
+use crate::topic::Topic;
+
+/// Topics beyond this number share the label `other` (hazard 50).
+pub const DEFAULT_TOPIC_LABELS: usize = 200;
+const OTHER: &str = "other";
+
+/// A metric that Postbox exports: name without prefix, kind, labels, help.
+#[derive(Debug, Clone, Copy)]
+pub struct MetricInfo {
+    /// The name without its prefix.
+    pub name: &'static str,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// The labels it carries.
+    pub labels: &'static [&'static str],
+    /// One line of help.
+    pub help: &'static str,
+}
+
+const fn metric(
+    name: &'static str,
+    kind: &'static str,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> MetricInfo {
+    MetricInfo { name, kind, labels, help }
+}
+
+/// Every metric of the engine.
+pub const METRICS: &[MetricInfo] = &[
+    metric(
+        "enqueue_total",
+        "counter",
+        &["table", "topic"],
+        "Events written by this process (their transactions may still roll back).",
+    ),
+    metric(
+        "dispatch_total",
+        "counter",
+        &["table", "topic", "result"],
+        "Dispatches by result: success or failure.",
+    ),
+    metric(
+        "dispatch_latency_seconds",
+        "histogram",
+        &["table", "topic", "result"],
+        "How long dispatches took.",
+    ),
+    metric(
+        "delivery_lag_seconds",
+        "histogram",
+        &["table"],
+        "From due (created or available, the later) to acknowledged.",
+    ),
+    metric("dead_total", "counter", &["table", "topic"], "Events that became dead."),
+    metric(
+        "lease_lost_total",
+        "counter",
+        &["table"],
+        "Rows whose lease another relay had taken when they were settled.",
+    ),
+    metric("cleaned_total", "counter", &["table"], "Rows deleted after their retention."),
+    metric(
+        "pending",
+        "gauge",
+        &["table"],
+        "Events that wait for delivery (bounded count; estimated beyond).",
+    ),
+    metric("locked", "gauge", &["table"], "Events in flight."),
+    metric("dead", "gauge", &["table"], "Dead events in the table (bounded count)."),
+    metric("scheduled", "gauge", &["table"], "Events that were scheduled for later and never tried."),
+    metric("blocked", "gauge", &["table"], "Aggregates that wait behind a dead event."),
+    metric(
+        "oldest_pending_age_seconds",
+        "gauge",
+        &["table"],
+        "How long the oldest pending event has been due.",
+    ),
+    metric("relay_leader", "gauge", &["table"], "1 where this relay is the active one, 0 on a standby."),
+    metric("circuit_open", "gauge", &["table", "sink"], "1 while the sink is down and its events wait."),
+    metric("queue_depth", "gauge", &["table", "queue"], "Events claimed and not yet dispatched, by sink."),
+];
+
+/// Writes the help texts of all metrics to the installed recorder.
+pub fn describe(prefix: &str) {
+    for metric in METRICS {
+        let name = format!("{prefix}_{}", metric.name);
+        match metric.kind {
+            "counter" => metrics::describe_counter!(name, metric.help),
+            "gauge" => metrics::describe_gauge!(name, metric.help),
+            _ => metrics::describe_histogram!(name, metric.help),
+        }
+    }
+}
+
+/// The metrics of one table. Cheap to clone; handles are made when they are first used, so install the recorder
+/// of the `metrics` facade before that.
+#[derive(Debug, Clone)]
+pub struct Telemetry(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    prefix: String,
+    table: String,
+    topic_labels: usize,
+    topics: Mutex<HashMap<Topic, TopicMetrics>>,
+}
+
+#[derive(Clone)]
+struct TopicMetrics {
+    enqueued: Counter,
+    success: (Counter, Histogram),
+    failure: (Counter, Histogram),
+    dead: Counter,
+}
+
+impl std::fmt::Debug for TopicMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TopicMetrics")
+    }
+}
+
+impl Telemetry {
+    /// The metrics of a table under a prefix, with at most so many topics as labels.
+    pub fn new(prefix: &str, table: &str, topic_labels: usize) -> Self {
+        let (prefix, table) = (prefix.to_owned(), table.to_owned());
+        Self(Arc::new(Inner { prefix, table, topic_labels, topics: Mutex::default() }))
+    }
+
+    /// An event was written.
+    pub fn enqueued(&self, topic: &Topic) {
+        self.with_topic(topic, |metrics| metrics.enqueued.increment(1));
+    }
+
+    pub(crate) fn dispatched(&self, topic: &Topic, success: bool, took: Duration) {
+        self.with_topic(topic, |metrics| {
+            let (count, latency) = if success { &metrics.success } else { &metrics.failure };
+            count.increment(1);
+            latency.record(took);
+        });
+    }
+
+    pub(crate) fn died(&self, topic: &Topic) {
+        self.with_topic(topic, |metrics| metrics.dead.increment(1));
+    }
+
+    pub(crate) fn lag(&self) -> Histogram {
+        metrics::histogram!(self.name("delivery_lag_seconds"), "table" => self.0.table.clone())
+    }
+
+    pub(crate) fn lease_lost(&self, rows: usize) {
+        metrics::counter!(self.name("lease_lost_total"), "table" => self.0.table.clone())
+            .increment(rows as u64);
+    }
+
+    /// Rows were deleted after their retention.
+    pub fn cleaned(&self, rows: u64) {
+        metrics::counter!(self.name("cleaned_total"), "table" => self.0.table.clone()).increment(rows);
+    }
+
+    pub(crate) fn leader(&self, active: bool) {
+        self.gauge("relay_leader").set(if active { 1.0 } else { 0.0 });
+    }
+
+    pub(crate) fn circuit(&self, sink: &str, open: bool) {
+        let labels = [("table", self.0.table.clone()), ("sink", sink.to_owned())];
+        metrics::gauge!(self.name("circuit_open"), &labels).set(if open { 1.0 } else { 0.0 });
+    }
+
+    pub(crate) fn queue_depth(&self, sink: &str) -> Gauge {
+        let labels = [("table", self.0.table.clone()), ("queue", sink.to_owned())];
+        metrics::gauge!(self.name("queue_depth"), &labels)
+    }
+
+    /// What the table holds, as last counted.
+    #[allow(clippy::cast_precision_loss, reason = "gauges are floating point")]
+    pub fn counts(&self, counts: &TableCounts) {
+        self.gauge("pending").set(counts.pending as f64);
+        self.gauge("locked").set(counts.locked as f64);
+        self.gauge("dead").set(counts.dead as f64);
+        self.gauge("scheduled").set(counts.scheduled as f64);
+        self.gauge("blocked").set(counts.blocked as f64);
+        self.gauge("oldest_pending_age_seconds").set(counts.oldest_pending_age.as_secs_f64());
+    }
+
+    fn gauge(&self, name: &str) -> Gauge {
+        metrics::gauge!(self.name(name), "table" => self.0.table.clone())
+    }
+
+    fn name(&self, name: &str) -> String {
+        format!("{}_{name}", self.0.prefix)
+    }
+
+    fn with_topic(&self, topic: &Topic, record: impl FnOnce(&TopicMetrics)) {
+        let mut topics = self.0.topics.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(metrics) = topics.get(topic) {
+            return record(metrics);
+        }
+        let other = topics.len() >= self.0.topic_labels;
+        let key = if other { Topic::lenient(OTHER).unwrap_or_else(|_| topic.clone()) } else { topic.clone() };
+        let metrics = topics.entry(key).or_insert_with_key(|label| self.topic_metrics(label.as_str()));
+        record(metrics);
+    }
+
+    fn topic_metrics(&self, topic: &str) -> TopicMetrics {
+        let labels = [("table", self.0.table.clone()), ("topic", topic.to_owned())];
+        let by_result = |result: &'static str| {
+            let labels =
+                [("table", self.0.table.clone()), ("topic", topic.to_owned()), ("result", result.to_owned())];
+            (
+                metrics::counter!(self.name("dispatch_total"), &labels),
+                metrics::histogram!(self.name("dispatch_latency_seconds"), &labels),
+            )
+        };
+        TopicMetrics {
+            enqueued: metrics::counter!(self.name("enqueue_total"), &labels),
+            success: by_result("success"),
+            failure: by_result("failure"),
+            dead: metrics::counter!(self.name("dead_total"), &labels),
+        }
+    }
+}

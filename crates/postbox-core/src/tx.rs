@@ -1,0 +1,76 @@
+//! [`OutboxTx`]: the caller's open transaction, whatever the driver.
+
+use std::future::Future;
+
+use crate::event::{EventId, Record};
+use crate::table::TableName;
+
+/// An open transaction of some driver, into which events can be written.
+///
+/// Taken by value and implemented on borrows, so that drivers keep their own error types and a pool, which is not a
+/// transaction, does not compile.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an open transaction",
+    label = "an event must be written in the transaction that writes your data",
+    note = "begin one and pass `&mut tx` (sqlx): an event that is written on its own connection can exist without \
+            your data, or your data without it"
+)]
+pub trait OutboxTx: Sized {
+    /// The driver's error.
+    type Error: std::error::Error + Send + Sync + 'static;
+
+    /// Writes the records into the table; one receipt each, in order. Repeated event ids write nothing.
+    fn insert(
+        self,
+        table: &OutboxTable,
+        records: &[Record],
+    ) -> impl Future<Output = Result<Vec<Receipt>, Self::Error>> + Send;
+}
+
+/// A table to write to, and what columns it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxTable {
+    /// Its name.
+    pub name: TableName,
+    /// Its columns.
+    pub layout: Layout,
+}
+
+/// Which columns an outbox table has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// All of them: what `postbox migrate up` makes.
+    Full,
+    /// Only the twelve standard ones.
+    Bare,
+}
+
+/// What became of one enqueued event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Receipt {
+    /// The event.
+    pub event_id: EventId,
+    /// What was written.
+    pub enqueued: Enqueued,
+}
+
+/// Whether an enqueue wrote a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Enqueued {
+    /// A new row with this sequence.
+    Written(i64),
+    /// Nothing: the event id is in the table already, with this sequence.
+    Duplicate(i64),
+    /// Nothing: a hook suppressed the event.
+    Suppressed,
+}
+
+impl Receipt {
+    /// The row's sequence, new or first; none for a suppressed event.
+    pub fn sequence(&self) -> Option<i64> {
+        match self.enqueued {
+            Enqueued::Written(sequence) | Enqueued::Duplicate(sequence) => Some(sequence),
+            Enqueued::Suppressed => None,
+        }
+    }
+}
