@@ -1,2 +1,45 @@
-//! See the crate description.
-fn main() {}
+//! The project's own commands, run as `cargo xtask …`; see `HELP`.
+
+mod bench;
+mod check;
+mod install;
+mod metadata;
+mod run;
+mod services;
+mod test;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+The project's own commands.
+
+    cargo xtask test [-- ARGS]       run all tests on a private PostgreSQL, installed first where there is none;
+                                     ARGS go to `cargo test`
+    cargo xtask services             start the private servers, print their URLs, run until Ctrl-C
+    cargo xtask bench NAME [ARGS]    build for release and run one benchmark on a private PostgreSQL that syncs
+    cargo xtask check                format, lints, docs, each feature alone, licenses and sources
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        [] | ["-h" | "--help" | "help", ..] | [_, "-h" | "--help"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        ["test"] => test::run(&[]),
+        ["test", "--", extra @ ..] => test::run(extra),
+        ["services"] => services::run(),
+        ["bench", name, rest @ ..] if !name.starts_with('-') => bench::run(name, rest),
+        ["check"] => check::run(),
+        other => Err(format!("not understood: {}\n\n{HELP}", other.join(" "))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,40 @@
-//! See the crate description.
+//! What the tests of Postbox stand on: private servers, a proxy that breaks connections on demand, an oracle that
+//! judges what was delivered, and a hold on the built program.
+//!
+//! - [`server`]: [`PgServer`] starts a PostgreSQL of its own and leaves nothing behind, even after `kill -9`;
+//!   [`TestDb`] is a fresh database for one test.
+//! - [`proxy`]: [`Proxy`] stands between a client and its server and delays, cuts, swallows, or loses one reply.
+//! - [`oracle`]: [`Oracle`] compares what was written with what arrived.
+//! - [`process`]: [`Program`] runs a binary, waits for its lines, stops it in every way there is.
+//! - [`eventually()`]: waits for a condition, and says what it waited for when it never came.
+//! - [`mod@skip`]: a test that cannot run says so, and `cargo xtask test` hears it.
+//!
+//! Only `server` and `skip` exist without the `kit` feature; whatever needs the engine or tokio stands behind it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "a test kit fails by panicking"
+)]
+
+#[cfg(feature = "kit")]
+pub mod eventually;
+#[cfg(feature = "kit")]
+pub mod oracle;
+#[cfg(feature = "kit")]
+pub mod process;
+#[cfg(feature = "kit")]
+pub mod proxy;
+pub mod server;
+pub mod skip;
+
+#[cfg(feature = "kit")]
+pub use eventually::{eventually, eventually_blocking};
+#[cfg(feature = "kit")]
+pub use oracle::{Oracle, read_jsonl};
+#[cfg(feature = "kit")]
+pub use process::Program;
+#[cfg(feature = "kit")]
+pub use proxy::Proxy;
+pub use server::{PgServer, TestDb};
+pub use skip::skipped;

@@ -1,0 +1,52 @@
+//! `cargo xtask check`: everything about the code but whether it works.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::metadata;
+use crate::run::{cargo, step, works, works_within};
+
+/// The cargo-deny that `deny.toml` was written for.
+const DENY_VERSION: &str = "0.18.9";
+
+/// Runs all checks, also after one has failed: one run tells all there is to mend.
+pub(crate) fn run() -> Result<(), String> {
+    let mut failed = Vec::new();
+    let mut check = |name: &str, command: &mut Command| failed.extend(step(name, command).err());
+
+    check("format", cargo().args(["fmt", "--all", "--check"]));
+    check(
+        "clippy",
+        cargo().args(["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"]),
+    );
+    // Libraries only: the program is called `postbox` like the facade, and would overwrite the facade's pages.
+    check(
+        "docs",
+        cargo().args(["doc", "--workspace", "--no-deps", "--lib"]).env("RUSTDOCFLAGS", "-D warnings"),
+    );
+    for library in metadata::read()?.libraries {
+        let alone = |args: &[&str]| {
+            let mut command = cargo();
+            command
+                .args(["check", "--quiet", "--lib", "--no-default-features", "-p", &library.name])
+                .args(args);
+            command
+        };
+        check(&format!("{} without features", library.name), &mut alone(&[]));
+        for feature in &library.features {
+            check(&format!("{} with {feature} alone", library.name), &mut alone(&["--features", feature]));
+        }
+    }
+    if !works("cargo-deny", &["--version"]) {
+        let version = ["install", "cargo-deny", "--version", DENY_VERSION, "--locked"];
+        check("install cargo-deny", cargo().args(version));
+    }
+    check("licenses, bans, sources", cargo().args(["deny", "check", "licenses", "bans", "sources"]));
+    // Advisories come from outside the package registry, which not every machine reaches.
+    if works_within(Duration::from_mins(1), cargo().args(["deny", "fetch", "db"])) {
+        check("advisories", cargo().args(["deny", "check", "advisories"]));
+    } else {
+        eprintln!("skipped: advisories (no advisory database)");
+    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n       ")) }
+}

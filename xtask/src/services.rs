@@ -1,0 +1,18 @@
+//! `cargo xtask services`: the private servers, for as long as somebody wants them.
+
+use postbox_testkit::PgServer;
+use postbox_testkit::server::postgres;
+
+use crate::install;
+
+/// Starts the servers, prints how to reach them, and stays.
+pub(crate) fn run() -> Result<(), String> {
+    install::test_needs()?;
+    let server = PgServer::try_with(&[])?;
+    println!("export {}={}", postgres::URL_ENV, server.url("postgres"));
+    eprintln!("Ctrl-C stops the servers and removes their data.");
+    // Ctrl-C ends this process without further ado; the servers' watchdogs see it and clean up.
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,100 @@
+//! `cargo xtask test`: every test there is, on one private server.
+
+use std::fs;
+
+use postbox_testkit::PgServer;
+use postbox_testkit::server::postgres;
+use postbox_testkit::skip::SKIPS_ENV;
+
+use crate::install;
+use crate::run::{cargo, step};
+
+/// Skips that a run may have and still pass, as beginnings of their reasons.
+const ALLOWED_SKIPS: &[&str] = &[];
+
+/// The package whose tests need the points of failure built in.
+const PROGRAM: &str = "postbox-cli";
+
+/// Runs the tests; `extra` goes to `cargo test`.
+pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
+    install::test_needs()?;
+    // One server for all test programs: each would start its own otherwise, a second and 40 MB every time. It is
+    // stopped when this goes out of scope, or by its watchdog when we are killed.
+    let server = PgServer::try_with(&[])?;
+    // In the server's folder, which goes away even when we are killed.
+    let skips = server.dir().ok_or("the private server has no folder")?.join("skips");
+    let tests = step(
+        "cargo test",
+        cargo()
+            .arg("test")
+            .args(selection(extra))
+            .args(extra)
+            .env(postgres::URL_ENV, server.url("postgres"))
+            .env(SKIPS_ENV, &skips),
+    );
+    let skipped = not_allowed(&fs::read_to_string(&skips).unwrap_or_default());
+    drop(server);
+    for skip in &skipped {
+        eprintln!("skipped: {skip}");
+    }
+    tests?;
+    match skipped.len() {
+        0 => Ok(()),
+        count => Err(format!(
+            "{count} tests did not run, and ALLOWED_SKIPS in xtask/src/test.rs does not list them"
+        )),
+    }
+}
+
+/// Everything, unless the caller has chosen packages.
+fn selection(extra: &[&str]) -> Vec<String> {
+    // What follows a further `--` is for the test programs.
+    let ours = extra.split(|arg| *arg == "--").next().unwrap_or_default();
+    let chosen: Vec<&str> = ours
+        .iter()
+        .zip(ours.iter().skip(1).map(Some).chain([None]))
+        .filter_map(|(arg, next)| match *arg {
+            "-p" | "--package" => next.copied(),
+            _ => arg.strip_prefix("--package=").or_else(|| arg.strip_prefix("-p")),
+        })
+        .collect();
+    let mut selection = Vec::new();
+    if chosen.is_empty() {
+        selection.push("--workspace".to_owned());
+    }
+    if chosen.is_empty() || chosen.contains(&PROGRAM) {
+        selection.extend(["--features".to_owned(), format!("{PROGRAM}/failpoints")]);
+    }
+    selection
+}
+
+/// The skips among these notes, one a line, that no allowance covers.
+fn not_allowed(notes: &str) -> Vec<String> {
+    notes.lines().filter(|line| !is_allowed(line)).map(|line| line.replace('\t', ": ")).collect()
+}
+
+fn is_allowed(note: &str) -> bool {
+    let reason = note.split_once('\t').map_or(note, |(_, reason)| reason);
+    ALLOWED_SKIPS.iter().any(|allowed| reason.starts_with(allowed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{not_allowed, selection};
+
+    #[test]
+    fn everything_is_tested_unless_packages_are_chosen() {
+        let all = ["--workspace", "--features", "postbox-cli/failpoints"];
+        assert_eq!(selection(&[]), all);
+        assert_eq!(selection(&["a_test", "--", "-p"]), all);
+        assert!(selection(&["-p", "postbox-core"]).is_empty());
+        assert!(selection(&["--package=postbox-core", "name"]).is_empty());
+        assert_eq!(selection(&["-p", "postbox-core", "-p", "postbox-cli"]), all[1..]);
+    }
+
+    #[test]
+    fn a_noted_skip_counts() {
+        assert!(not_allowed("").is_empty());
+        assert_eq!(not_allowed("a_test\tno moon\n"), ["a_test: no moon"]);
+    }
+}
