@@ -24,7 +24,7 @@ const ROUTE: &str = "route";
 const DATABASE: &str = "database";
 
 /// What the file says.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct FileLayer {
     /// The file, as it was named.
     pub(super) path: PathBuf,
@@ -37,7 +37,6 @@ pub(super) struct FileLayer {
 }
 
 /// A `[sinks.NAME]`.
-#[derive(Debug)]
 pub(super) struct FileSink {
     /// Its name.
     pub(super) name: String,
@@ -48,7 +47,6 @@ pub(super) struct FileSink {
 }
 
 /// A `[[route]]`.
-#[derive(Debug)]
 pub(super) struct FileRoute {
     /// The topics that it takes.
     pub(super) topic: String,
@@ -137,7 +135,7 @@ impl Reader<'_> {
         for (key, value) in document.into_inner() {
             let line = self.line(key.span().start);
             let key = key.into_inner();
-            let is_section = SETTINGS.iter().any(|setting| setting.section() == key);
+            let is_section = !key.is_empty() && SETTINGS.iter().any(|setting| setting.section() == key);
             match (key.as_ref(), value.into_inner()) {
                 (SINKS, DeValue::Table(table)) => self.sinks(table, &mut layer),
                 (ROUTE, DeValue::Array(array)) => self.routes(array, line, &mut layer),
@@ -306,7 +304,9 @@ impl Reader<'_> {
 
 /// A key's path as an error shows it: plain where it is plain, else quoted and cut like a value.
 fn label(path: &str) -> String {
-    let plain = path.len() <= 80 && path.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    let plain = !path.is_empty()
+        && path.len() <= 80
+        && path.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     if plain { path.to_owned() } else { shown(path) }
 }
 

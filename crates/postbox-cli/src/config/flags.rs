@@ -14,8 +14,8 @@ const CONFIG: &str = "config";
 /// The variable that names the configuration file.
 pub(crate) const CONFIG_ENV: &str = "POSTBOX_CONFIG";
 
-/// What the command line gave, by a setting's path.
-#[derive(Debug, Clone, Default)]
+/// What the command line gave, by a setting's path. Without `Debug`: it may hold secrets.
+#[derive(Clone, Default)]
 pub(crate) struct Flags {
     /// The file of `--config`.
     pub(crate) config: Option<PathBuf>,

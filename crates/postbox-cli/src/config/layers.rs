@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::fmt;
 
 use super::error::{Code, ConfigError, Origin};
 use super::file::FileLayer;
@@ -27,7 +28,7 @@ fn lossy(text: &OsString) -> String {
 }
 
 /// A setting's value and where it came from.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Effective {
     /// The setting.
     pub(crate) setting: &'static Setting,
@@ -37,6 +38,13 @@ pub(crate) struct Effective {
     pub(crate) origin: Origin,
     /// Whether it passed the setting's own check.
     pub(super) valid: bool,
+}
+
+// By hand, without the secrets that items may hold.
+impl fmt::Debug for Effective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {} ({})", self.setting.path, shown(&self.items.join(",")), self.origin)
+    }
 }
 
 /// Every setting's value, each checked on its own, in the order of [`SETTINGS`].

@@ -13,6 +13,8 @@ mod reference;
 mod route;
 mod settings;
 mod show;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -30,7 +32,7 @@ pub(crate) use show::{json as show_json, text as show_text};
 pub(crate) use text::{Secret, mask};
 
 /// What a configuration is made from. Nothing else is looked at, so that tests need no process of their own.
-#[derive(Debug)]
+/// Without `Debug`: it holds secrets.
 pub(crate) struct Inputs<'a> {
     /// The directory of `postbox.toml` and of relative names; empty for the current one.
     pub(crate) dir: &'a Path,

@@ -1,9 +1,11 @@
 //! Text for people: values without their secrets, and the name that was probably meant.
 
+use super::kind::scheme;
+
 /// Words that make a query parameter a secret.
 const SECRET_WORDS: [&str; 9] = ["pass", "pwd", "secret", "token", "key", "sig", "auth", "cred", "private"];
 
-/// Schemes whose lone user name is a name; elsewhere (NATS, webhooks) it may be a token.
+/// Schemes whose user is a name; elsewhere (NATS, webhooks) it may be a token or an API key.
 const NAMED_USERS: [&str; 5] = ["postgres", "postgresql", "mysql", "mariadb", "amqp"];
 
 /// How many characters of a value an error repeats.
@@ -47,43 +49,30 @@ pub(crate) fn mask(value: &str) -> String {
     let Some((scheme, rest)) = value.split_once("://") else { return mask_without_authority(value) };
     let masked_query = mask_query(rest);
     if let Some((credentials, host)) = masked_query.rsplit_once('@') {
-        let user = match credentials.split_once(':') {
-            Some((user, _)) => Some(user),
-            None if NAMED_USERS.contains(&scheme) => Some(credentials),
-            None => None,
-        };
+        let user = credentials.split(':').next().filter(|_| NAMED_USERS.contains(&scheme));
         return match user.filter(|user| !user.is_empty() && !user.contains(['/', '?', '#', '@', '='])) {
             Some(user) if credentials.contains(':') => format!("{scheme}://{user}:{MASK}@{host}"),
             Some(user) => format!("{scheme}://{user}@{host}"),
             None => format!("{scheme}://{MASK}@{host}"),
         };
     }
-    // The `@` was inside what is masked now; only an authority that cannot be the start of credentials stays.
-    let authority = masked_query.split(['/', '?', '#']).next().unwrap_or_default();
-    if rest.contains('@') && !is_host(authority) {
-        return format!("{scheme}://{MASK}");
-    }
-    masked_query
-        .strip_prefix(authority)
-        .map_or_else(|| format!("{scheme}://{MASK}"), |tail| format!("{scheme}://{authority}{tail}"))
+    // An `@` that was masked with a parameter may as well have ended credentials with a `?` in them.
+    if rest.contains('@') { format!("{scheme}://{MASK}") } else { format!("{scheme}://{masked_query}") }
 }
 
 /// Values such as `file:out.jsonl`, `user:password@host` or `host=db password=x`.
 fn mask_without_authority(value: &str) -> String {
     let lower = value.to_ascii_lowercase();
-    if !lower.contains('?') && lower.contains('=') && SECRET_WORDS.iter().any(|word| lower.contains(word)) {
+    if scheme(value).is_none() && lower.contains('=') && SECRET_WORDS.iter().any(|word| lower.contains(word))
+    {
         return MASK.to_owned();
     }
     let masked_query = mask_query(value);
     match masked_query.rsplit_once('@') {
         Some((_, host)) => format!("{MASK}@{host}"),
+        None if value.contains('@') => MASK.to_owned(),
         None => masked_query,
     }
-}
-
-fn is_host(authority: &str) -> bool {
-    let (host, port) = authority.rsplit_once(':').unwrap_or((authority, ""));
-    port.chars().all(|c| c.is_ascii_digit()) && !host.contains(':')
 }
 
 /// Masks the values of secret-looking parameters after the first `?`.
@@ -212,6 +201,7 @@ mod tests {
             ("postgres://app@db/app", "postgres://app@db/app"),
             ("postgres://db/app", "postgres://db/app"),
             ("nats://tok3n@broker", "nats://***@broker"),
+            ("https://sk_live:@api.example/x", "https://***@api.example/x"),
             ("https://hooks.example/a?token=x&v=1", "https://hooks.example/a?token=***&v=1"),
             ("stdout:", "stdout:"),
             ("file:out.jsonl", "file:out.jsonl"),
