@@ -1,6 +1,6 @@
 //! The program's configuration: flag over environment over `postbox.toml` over default.
 //!
-//! [`settings`] is the one table of all settings. The layers ([`flags`], [`file`], [`layers`]) give each its text, its
+//! [`settings`] is the one table of all settings. The layers ([`flags`], [`mod@file`], [`layers`]) give each its text, its
 //! kind ([`kind`]) checks it, [`check`] holds settings against each other, and all that is wrong is reported at once.
 
 mod check;

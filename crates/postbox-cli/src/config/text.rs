@@ -154,15 +154,15 @@ mod tests {
     fn no_password_survives_masking() {
         for password in [
             "Zq9",
-            "Zq9@x",
-            "Zq9/x",
-            "Zq9?x",
-            "Zq9#x",
-            "Zq9:x",
-            "Zq9?password=x",
+            "Zq9@Zq9",
+            "Zq9/Zq9",
+            "Zq9?Zq9",
+            "Zq9#Zq9",
+            "Zq9:Zq9",
+            "Zq9?password=Zq9",
             "1/Zq9",
-            "Zq9 x",
-            "Zq9=&x",
+            "Zq9 Zq9",
+            "Zq9=&Zq9",
             "%5aZq9",
         ] {
             for url in [
@@ -179,7 +179,7 @@ mod tests {
                 assert!(!masked.contains("Zq9"), "{url} → {masked}");
             }
         }
-        for value in ["Zq9", "Zq9@x", "Zq9/x", "Zq9:x"] {
+        for value in ["Zq9", "Zq9@Zq9", "Zq9/Zq9", "Zq9:Zq9"] {
             for url in [
                 format!("postgres://db/app?sslpassword={value}&sslmode=require"),
                 format!("https://a/hook?API_KEY={value}"),
