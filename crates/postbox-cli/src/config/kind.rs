@@ -1,0 +1,373 @@
+//! Kinds of values: how each is written, read and checked. A kind with its bounds is part of a setting's one entry.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::text::{Secret, shown};
+
+/// The longest duration that is accepted: ten years, so that no clock overflows.
+pub(super) const LONGEST_MS: u64 = 3_650 * DAY_MS;
+/// One day in milliseconds.
+pub(super) const DAY_MS: u64 = 24 * HOUR_MS;
+/// One hour in milliseconds.
+pub(super) const HOUR_MS: u64 = 3_600_000;
+/// One KiB in bytes.
+pub(super) const KIB: u64 = 1_024;
+/// One GiB in bytes.
+pub(super) const GIB: u64 = 1_024 * 1_024 * KIB;
+
+/// How a value is written in TOML and shown in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A string.
+    Text,
+    /// An integer.
+    Number,
+    /// `true` or `false`.
+    Switch,
+    /// A string such as `"500ms"`; the integer `0` needs no unit.
+    Duration,
+    /// A string such as `"16MiB"`, or an integer of bytes.
+    Size,
+    /// An array of strings; comma separated elsewhere.
+    List,
+}
+
+/// How one kind of value is read. A value is a list of items: none when unset, one for all but [`Shape::List`].
+pub(super) struct Kind<T> {
+    /// How it is written.
+    pub(super) shape: Shape,
+    /// Whether it is masked as a whole when it is not even a URL.
+    pub(super) secret: bool,
+    /// What is accepted, to follow "set … to".
+    pub(super) accepts: fn() -> String,
+    /// Reads it; the error follows the value, as in `"x" is not a number`.
+    pub(super) parse: fn(&[String]) -> Result<T, String>,
+    /// How `config show` writes it, given what was read and what was written.
+    pub(super) canonical: fn(&T, &[String]) -> Vec<String>,
+}
+
+fn as_written<T>(_: &T, written: &[String]) -> Vec<String> {
+    written.to_vec()
+}
+
+fn as_read<T: ToString>(value: &T, _: &[String]) -> Vec<String> {
+    vec![value.to_string()]
+}
+
+fn one(items: &[String]) -> Result<&str, String> {
+    match items {
+        [item] if !item.is_empty() => Ok(item),
+        [] | [_] => Err("is empty".to_owned()),
+        _ => Err("is more than one value".to_owned()),
+    }
+}
+
+/// `true` or `false`.
+pub(super) const fn switch() -> Kind<bool> {
+    Kind {
+        shape: Shape::Switch,
+        secret: false,
+        accepts: || "true or false (or 1 or 0)".to_owned(),
+        parse: |items| match one(items)? {
+            "true" | "1" => Ok(true),
+            "false" | "0" => Ok(false),
+            _ => Err("is neither true nor false".to_owned()),
+        },
+        canonical: as_read,
+    }
+}
+
+/// A whole number within bounds.
+pub(super) const fn count<T: TryFrom<u64> + ToString, const MIN: u64, const MAX: u64>() -> Kind<T> {
+    Kind {
+        shape: Shape::Number,
+        secret: false,
+        accepts: || format!("a whole number from {MIN} to {MAX}"),
+        parse: |items| {
+            let text = one(items)?;
+            let number = digits(text).ok_or("is not a whole number")?;
+            let within = (MIN..=MAX).contains(&number).then(|| T::try_from(number).ok()).flatten();
+            within.ok_or_else(|| "is out of range".to_owned())
+        },
+        canonical: as_read,
+    }
+}
+
+/// Digits alone; too many of them are the largest number, which no bound allows.
+fn digits(text: &str) -> Option<u64> {
+    (!text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+/// A duration with its unit, within bounds given in milliseconds.
+pub(super) const fn duration<const MIN: u64, const MAX: u64>() -> Kind<Duration> {
+    Kind {
+        shape: Shape::Duration,
+        secret: false,
+        accepts: || accepted_durations(MIN, MAX),
+        parse: |items| parse_duration(one(items)?, MIN, MAX),
+        canonical: as_written,
+    }
+}
+
+/// A duration, or `0` for "never".
+pub(super) const fn duration_or_never<const MIN: u64, const MAX: u64>() -> Kind<Option<Duration>> {
+    Kind {
+        shape: Shape::Duration,
+        secret: false,
+        accepts: || format!("0 for never, or {}", accepted_durations(MIN, MAX)),
+        parse: |items| match parse_duration(one(items)?, 0, MAX)? {
+            Duration::ZERO => Ok(None),
+            _ => parse_duration(one(items)?, MIN, MAX).map(Some),
+        },
+        canonical: as_written,
+    }
+}
+
+fn accepted_durations(min: u64, max: u64) -> String {
+    format!("a duration such as 500ms, 1s, 1m, 168h or 7d, from {} to {}", show_ms(min), show_ms(max))
+}
+
+fn parse_duration(text: &str, min: u64, max: u64) -> Result<Duration, String> {
+    let (number, unit) = split_unit(text);
+    let unit_ms: u64 = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => HOUR_MS,
+        "d" => DAY_MS,
+        "" if !number.is_empty() && number.bytes().all(|b| b == b'0') => 1,
+        "" if !number.is_empty() => {
+            return Err("has no unit: seconds are `s`, milliseconds `ms`".to_owned());
+        }
+        _ => return Err("is not a duration".to_owned()),
+    };
+    let number = digits(number).ok_or("is not a duration")?;
+    let ms = number.saturating_mul(unit_ms);
+    match ms {
+        _ if ms < min => Err(format!("is less than {}", show_ms(min))),
+        _ if ms > max => Err(format!("is more than {}", show_ms(max))),
+        _ => Ok(Duration::from_millis(ms)),
+    }
+}
+
+fn show_ms(ms: u64) -> String {
+    show_duration(Duration::from_millis(ms))
+}
+
+/// A duration in the largest unit that divides it, as it may be written in the configuration.
+pub(super) fn show_duration(duration: Duration) -> String {
+    let ms = duration.as_millis();
+    let unit = [(u128::from(DAY_MS), "d"), (u128::from(HOUR_MS), "h"), (60_000, "m"), (1_000, "s")]
+        .into_iter()
+        .find(|(size, _)| ms >= *size && ms.is_multiple_of(*size));
+    match unit {
+        Some((size, unit)) => format!("{}{unit}", ms / size),
+        None if ms == 0 => "0".to_owned(),
+        None => format!("{ms}ms"),
+    }
+}
+
+/// A number of bytes, within bounds.
+pub(super) const fn size<const MIN: u64, const MAX: u64>() -> Kind<usize> {
+    Kind {
+        shape: Shape::Size,
+        secret: false,
+        accepts: || {
+            format!(
+                "a size such as 16MiB, 512KiB or plain bytes, from {} to {}",
+                show_size(MIN),
+                show_size(MAX)
+            )
+        },
+        parse: |items| {
+            let (number, unit) = split_unit(one(items)?);
+            let unit = match unit.to_ascii_lowercase().as_str() {
+                "" | "b" => 1,
+                "kib" => KIB,
+                "mib" => KIB * KIB,
+                "gib" => GIB,
+                "kb" | "mb" | "gb" | "k" | "m" | "g" => {
+                    return Err("has a unit of unclear size: write KiB, MiB or GiB".to_owned());
+                }
+                _ => return Err("is not a size".to_owned()),
+            };
+            let number = digits(number).ok_or("is not a size")?;
+            let bytes = number.saturating_mul(unit);
+            match bytes {
+                _ if bytes < MIN => Err(format!("is less than {}", show_size(MIN))),
+                _ if bytes > MAX => Err(format!("is more than {}", show_size(MAX))),
+                _ => usize::try_from(bytes).map_err(|_| "is more than this machine can address".to_owned()),
+            }
+        },
+        canonical: as_written,
+    }
+}
+
+fn show_size(bytes: u64) -> String {
+    [(GIB, "GiB"), (KIB * KIB, "MiB"), (KIB, "KiB")]
+        .into_iter()
+        .find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit))
+        .map_or_else(|| bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
+}
+
+/// A set of words, each of which is a variant.
+pub(super) trait Choice: Copy + 'static {
+    /// Each word with its variant.
+    const WORDS: &'static [(&'static str, Self)];
+}
+
+/// One word of a [`Choice`].
+pub(super) const fn choice<T: Choice>() -> Kind<T> {
+    Kind {
+        shape: Shape::Text,
+        secret: false,
+        accepts: || {
+            let words: Vec<&str> = T::WORDS.iter().map(|(word, _)| *word).collect();
+            format!("one of {}", words.join(", "))
+        },
+        parse: |items| {
+            let text = one(items)?;
+            let found = T::WORDS.iter().find(|(word, _)| *word == text);
+            found.map(|(_, choice)| *choice).ok_or_else(|| "is not one of the choices".to_owned())
+        },
+        canonical: as_written,
+    }
+}
+
+/// Names, each once, such as tables.
+pub(super) const fn names() -> Kind<Vec<String>> {
+    Kind {
+        shape: Shape::List,
+        secret: false,
+        accepts: || "names, each once, with a comma between two".to_owned(),
+        parse: |items| {
+            for (at, item) in items.iter().enumerate() {
+                if item.is_empty() {
+                    return Err("has an empty name in it".to_owned());
+                }
+                if items[..at].contains(item) {
+                    return Err(format!("names {} twice", shown(item)));
+                }
+            }
+            Ok(items.to_vec())
+        },
+        canonical: as_written,
+    }
+}
+
+/// The URL of a database, or nothing.
+pub(super) const fn database_url() -> Kind<Option<Secret>> {
+    Kind {
+        shape: Shape::Text,
+        secret: true,
+        accepts: || "a URL such as postgres://user:password@host:5432/database".to_owned(),
+        parse: |items| {
+            if items.is_empty() {
+                return Ok(None);
+            }
+            let text = one(items)?;
+            if scheme(text).is_none() {
+                return Err("is not a URL".to_owned());
+            }
+            Ok(Some(Secret::new(text)))
+        },
+        canonical: as_written,
+    }
+}
+
+/// A sink's URL or a name from `[sinks]`, or nothing.
+pub(super) const fn sink() -> Kind<Option<Secret>> {
+    Kind {
+        shape: Shape::Text,
+        secret: false,
+        accepts: || "a sink's URL such as stdout: or file:out.jsonl, or a name from [sinks]".to_owned(),
+        parse: |items| {
+            if items.is_empty() { Ok(None) } else { one(items).map(|text| Some(Secret::new(text))) }
+        },
+        canonical: as_written,
+    }
+}
+
+/// The scheme of a URL, without its colon.
+pub(super) fn scheme(text: &str) -> Option<&str> {
+    let (scheme, _) = text.split_once(':')?;
+    let starts = scheme.starts_with(|c: char| c.is_ascii_alphabetic());
+    (starts && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))).then_some(scheme)
+}
+
+/// An address to listen on, or nothing. `:9000` is `127.0.0.1:9000`: what is not asked for is not exposed.
+pub(super) const fn listen() -> Kind<Option<SocketAddr>> {
+    Kind {
+        shape: Shape::Text,
+        secret: false,
+        accepts: || "an IP address and port such as 0.0.0.0:9000, or :9000 for this machine only".to_owned(),
+        parse: |items| {
+            if items.is_empty() {
+                return Ok(None);
+            }
+            let text = one(items)?;
+            let port = text.strip_prefix("localhost:").or_else(|| text.strip_prefix(':'));
+            let address = port.map_or_else(|| text.to_owned(), |port| format!("127.0.0.1:{port}"));
+            address.parse().map(Some).map_err(|_| "is not an address with a port".to_owned())
+        },
+        canonical: |address, _| address.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// A tenant's id.
+pub(super) const fn uuid() -> Kind<Uuid> {
+    Kind {
+        shape: Shape::Text,
+        secret: false,
+        accepts: || "a UUID such as 0198a6f0-5f3c-7c1e-9d5e-3f0b8a7c6d5e".to_owned(),
+        parse: |items| Uuid::try_parse(one(items)?).map_err(|_| "is not a UUID".to_owned()),
+        canonical: as_read,
+    }
+}
+
+/// The start of metric names.
+pub(super) const fn metric_prefix() -> Kind<String> {
+    Kind {
+        shape: Shape::Text,
+        secret: false,
+        accepts: || "letters, digits and _, not starting with a digit, at most 64".to_owned(),
+        parse: |items| {
+            let text = one(items)?;
+            let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+            let valid = starts && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+            let valid = valid && text.len() <= 64;
+            valid
+                .then(|| text.to_owned())
+                .ok_or_else(|| "cannot start the name of a Prometheus metric".to_owned())
+        },
+        canonical: as_written,
+    }
+}
+
+/// A path of the program's HTTP server that is not one of its own.
+pub(super) const fn http_path() -> Kind<String> {
+    Kind {
+        shape: Shape::Text,
+        secret: false,
+        accepts: || "a path such as /metrics: / and then letters, digits, and any of / . _ ~ -".to_owned(),
+        parse: |items| {
+            let text = one(items)?;
+            let valid =
+                text.len() <= 256 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._~-".contains(&b));
+            match text {
+                "/healthz" | "/readyz" => Err("is taken by the health checks".to_owned()),
+                _ if !text.starts_with('/') => Err("does not start with /".to_owned()),
+                _ if !valid => Err("has characters that a path of this server cannot have".to_owned()),
+                _ => Ok(text.to_owned()),
+            }
+        },
+        canonical: as_written,
+    }
+}

@@ -1,0 +1,134 @@
+//! The program's configuration: flag over environment over `postbox.toml` over default.
+//!
+//! [`settings`] is the one table of all settings. The layers ([`flags`], [`mod@file`], [`layers`]) give each its text, its
+//! kind ([`kind`]) checks it, [`check`] holds settings against each other, and all that is wrong is reported at once.
+
+mod check;
+mod error;
+mod file;
+mod flags;
+mod kind;
+mod layers;
+mod reference;
+mod route;
+mod settings;
+mod show;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+pub(crate) use error::{Code, ConfigError, ConfigErrors, Origin};
+pub(crate) use flags::{CONFIG_ENV, Flags, args, args_for};
+pub(crate) use kind::Shape;
+pub(crate) use layers::{Effective, Env, environment};
+pub(crate) use reference::reference_markdown;
+pub(crate) use route::{Route, Sink};
+pub(crate) use settings::{
+    Claim, Cleaner, General, History, Metrics, OnDead, Ordering, Relay, SETTINGS, Setting, Settings,
+};
+pub(crate) use show::{json as show_json, text as show_text};
+pub(crate) use text::{Secret, mask};
+
+/// What a configuration is made from. Nothing else is looked at, so that tests need no process of their own.
+/// Without `Debug`: it holds secrets.
+pub(crate) struct Inputs<'a> {
+    /// The directory of `postbox.toml` and of relative names; empty for the current one.
+    pub(crate) dir: &'a Path,
+    /// The environment.
+    pub(crate) env: &'a Env,
+    /// The command line.
+    pub(crate) flags: &'a Flags,
+}
+
+/// A configuration that passed every check.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// Connections, and what all commands share.
+    pub(crate) general: General,
+    /// The relay's settings.
+    pub(crate) relay: Relay,
+    /// The cleaner's settings.
+    pub(crate) cleaner: Cleaner,
+    /// The metrics' settings.
+    pub(crate) metrics: Metrics,
+    /// The sinks to build, each once.
+    pub(crate) sinks: Vec<Sink>,
+    /// The routes to them, first match first.
+    pub(crate) routes: Vec<Route>,
+    /// Every setting's text and origin, in the order of [`SETTINGS`].
+    pub(crate) effective: Vec<Effective>,
+    /// The file that was read, if any.
+    pub(crate) file: Option<PathBuf>,
+    /// What works but hardly as meant, for the log and `config check`.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Config {
+    /// Reads and checks all layers; the error has everything that is wrong.
+    pub(crate) fn load(inputs: &Inputs<'_>) -> Result<Self, ConfigErrors> {
+        let mut errors = Vec::new();
+        let file = file::read(inputs.dir, named_file(inputs), &mut errors);
+        layers::unknown_variables(inputs.env, &mut errors);
+        let effective = layers::resolve(inputs.flags, inputs.env, file.as_ref(), &mut errors);
+        let get = |path: &str| {
+            let found = effective.iter().find(|effective| effective.setting.path == path);
+            found.map(|effective| effective.items.clone()).unwrap_or_default()
+        };
+        // Only a default that its own check refuses can fail here; a test reads them all.
+        let settings = match Settings::read(get) {
+            Ok(settings) => settings,
+            Err(reason) => {
+                let cause = format!("a default of this build {reason}");
+                errors.push(ConfigError::new(Code::Invalid, None, cause, "report this as a bug of postbox"));
+                return Err(ConfigErrors(errors));
+            }
+        };
+        check::combinations(&settings, &effective, &mut errors);
+        let sink = effective.iter().find(|effective| effective.setting.path == "sink" && effective.valid);
+        let sink = settings.general.sink.as_ref().zip(sink.map(|effective| &effective.origin));
+        let (sinks, routes) = route::resolve(file.as_ref(), sink, &mut errors);
+        if !errors.is_empty() {
+            return Err(ConfigErrors(errors));
+        }
+        let mut warnings = check::warnings(&settings);
+        warnings.extend(route::warnings(&sinks, &routes));
+        let Settings { general, relay, cleaner, metrics } = settings;
+        let file = file.map(|file| file.path);
+        Ok(Self { general, relay, cleaner, metrics, sinks, routes, effective, file, warnings })
+    }
+
+    /// Refuses to go on without the settings of these paths, for a command that needs them. Any route counts as `sink`.
+    pub(crate) fn require(&self, paths: &[&str]) -> Result<(), ConfigErrors> {
+        let errors = check::required(paths, &self.effective, &self.routes);
+        if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
+    }
+
+    /// Where a setting's value came from, by its path.
+    pub(crate) fn origin(&self, path: &str) -> Option<&Origin> {
+        self.effective
+            .iter()
+            .find(|effective| effective.setting.path == path)
+            .map(|effective| &effective.origin)
+    }
+
+    /// The tables to clean: the cleaner's own, else the relay's.
+    pub(crate) fn cleaner_tables(&self) -> &[String] {
+        if self.cleaner.tables.is_empty() { &self.relay.tables } else { &self.cleaner.tables }
+    }
+
+    /// The sink of this name.
+    pub(crate) fn sink(&self, name: &str) -> Option<&Sink> {
+        self.sinks.iter().find(|sink| sink.name == name)
+    }
+}
+
+/// The file that the command line or the environment names.
+fn named_file<'a>(inputs: &Inputs<'a>) -> Option<(&'a Path, Origin)> {
+    if let Some(path) = &inputs.flags.config {
+        return Some((path, Origin::Flag("config")));
+    }
+    let path = inputs.env.get(CONFIG_ENV).filter(|path| !path.is_empty())?;
+    Some((Path::new(path), Origin::Env(CONFIG_ENV)))
+}

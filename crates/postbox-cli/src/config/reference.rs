@@ -1,0 +1,84 @@
+//! The reference page `docs/reference/configuration.md`, made from the table.
+
+use std::fmt::Write as _;
+
+use super::error::Code;
+use super::flags::heading;
+use super::kind::Shape;
+use super::settings::{SETTINGS, Setting};
+
+const INTRODUCTION: &str = "\
+<!-- Made from crates/postbox-cli/src/config/settings.rs. Do not edit; after a change there, run
+     POSTBOX_BLESS=1 cargo test -p postbox-cli reference -->
+
+# Configuration
+
+Each setting can be given as a flag, an environment variable or a key of `postbox.toml`; the first of these that is
+there wins, then the default. `postbox config show` prints what is in force and where it came from, `postbox config check` what
+is wrong. Everything that is wrong is reported at once, before anything starts.
+
+- **File**: `postbox.toml` in the current directory if there is one, or the file that `--config` or `POSTBOX_CONFIG` names.
+  A key before the dot in the tables below is a section: `relay.batch_size` is `batch_size` under `[relay]`. Unknown keys are errors.
+- **Environment**: an empty variable counts as not set. Unknown names that start with `OUTBOX_RELAY_` or `OUTBOX_CLEANER_` are
+  errors, except those that Kubernetes makes for a Service of such a name.
+- **Durations** have a unit: `500ms`, `1s`, `1m`, `168h`, `7d`; only `0` needs none. **Sizes**: `16MiB`, `512KiB`, or plain bytes.
+- **Switches** are `true` or `false` (or `1` or `0`; in the file without quotes); as a flag, `--single-active` or `--single-active=false`.
+- **Lists** are arrays in the file and comma separated elsewhere; their flags may be repeated.
+";
+
+const ROUTES: &str = "
+## Sinks and routes
+
+```toml
+[sinks.main]
+url = \"file:out.jsonl\"
+
+[[route]]
+topic = \"org.**\"
+sink = \"main\"                  # a name from [sinks], or a URL
+```
+
+The first route that takes a topic wins. `sink` is the route for `**` after all of them. A topic that no route takes is dead at once.
+";
+
+/// The page.
+pub(crate) fn reference_markdown() -> String {
+    let mut page = INTRODUCTION.to_owned();
+    let mut section = None;
+    for setting in SETTINGS {
+        if section != Some(setting.section()) {
+            section = Some(setting.section());
+            let _ = write!(page, "\n## {}\n\n", heading(setting.section()));
+            page.push_str("| setting | environment | flag | default | what it does |\n");
+            page.push_str("| --- | --- | --- | --- | --- |\n");
+        }
+        page.push_str(&row(setting));
+    }
+    page.push_str(ROUTES);
+    page.push_str("\n## Errors\n\n| code | meaning |\n| --- | --- |\n");
+    for code in [Code::Invalid, Code::UnknownKey, Code::Unsupported, Code::File, Code::Missing] {
+        let _ = writeln!(page, "| `{}` | {} |", code.as_str(), code.meaning());
+    }
+    page
+}
+
+fn row(setting: &Setting) -> String {
+    let default = match setting.default {
+        "" => "unset".to_owned(),
+        default => format!("`{default}`"),
+    };
+    let flag = match setting.shape {
+        Shape::List => format!("`--{}` …", setting.flag),
+        Shape::Text | Shape::Number | Shape::Switch | Shape::Duration | Shape::Size => {
+            format!("`--{}`", setting.flag)
+        }
+    };
+    let later = match setting.built {
+        None => String::new(),
+        Some([""]) => " **Not in this version.**".to_owned(),
+        Some(built) => format!(" **In this version only {}.**", built.join(" and ")),
+    };
+    // A `|` would end the cell, even in code.
+    let what = format!("{} Takes {}.{later}", setting.doc, (setting.accepts)()).replace('|', "\\|");
+    format!("| `{}` | `{}` | {flag} | {default} | {what} |\n", setting.path, setting.env)
+}

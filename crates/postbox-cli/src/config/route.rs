@@ -1,0 +1,193 @@
+//! Sinks by name, and which topics go to which of them.
+
+use super::error::{Code, ConfigError, Origin};
+use super::file::FileLayer;
+use super::kind::scheme;
+use super::text::{Secret, nearest, shown};
+
+/// The pattern that takes every topic.
+const EVERYTHING: &str = "**";
+
+/// A sink to build once, whatever the number of routes to it.
+#[derive(Debug, Clone)]
+pub(crate) struct Sink {
+    /// Its name in `[sinks]`, or one made from its URL's scheme; unique, and the label of its metrics.
+    pub(crate) name: String,
+    /// Its URL.
+    pub(crate) url: Secret,
+    /// Where it was given.
+    pub(crate) origin: Origin,
+}
+
+/// Topics and the sinks that they go to; the first route that takes a topic wins.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    /// The pattern, as it was written.
+    pub(crate) topic: String,
+    /// The names of its sinks; exactly one in this version.
+    pub(crate) sinks: Vec<String>,
+    /// Where it was given.
+    pub(crate) origin: Origin,
+}
+
+/// The sinks and routes of the file, and the one that `sink` adds for all other topics.
+pub(super) fn resolve(
+    file: Option<&FileLayer>,
+    sink: Option<(&Secret, &Origin)>,
+    errors: &mut Vec<ConfigError>,
+) -> (Vec<Sink>, Vec<Route>) {
+    let mut table = SinkTable::default();
+    let mut routes = Vec::new();
+    if let Some(file) = file {
+        let origin = |line: usize| Origin::File { path: file.path.clone(), line };
+        for sink in &file.sinks {
+            table.declare(&sink.name, &sink.url, origin(sink.line), errors);
+        }
+        for route in &file.routes {
+            let origin = origin(route.line);
+            check_pattern(&route.topic, &origin, errors);
+            if let Some(sinks) = only_one(&route.sinks, &origin, errors)
+                .and_then(|sink| table.name_of("route.sink", sink, &origin, errors))
+            {
+                routes.push(Route { topic: route.topic.clone(), sinks: vec![sinks], origin });
+            }
+        }
+    }
+    if let Some((sink, origin)) = sink
+        && let Some(name) = table.name_of("sink", sink.reveal(), origin, errors)
+    {
+        routes.push(Route { topic: EVERYTHING.to_owned(), sinks: vec![name], origin: origin.clone() });
+    }
+    (table.sinks, routes)
+}
+
+/// What works but hardly as meant.
+pub(super) fn warnings(sinks: &[Sink], routes: &[Route]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(last) = routes.iter().position(|route| route.topic == EVERYTHING) {
+        for route in &routes[last + 1..] {
+            warnings.push(format!(
+                "the route {} (from {}) is never reached: the route ** (from {}) takes every topic before it",
+                shown(&route.topic),
+                route.origin,
+                routes[last].origin
+            ));
+        }
+    }
+    for sink in sinks {
+        if !routes.iter().any(|route| route.sinks.contains(&sink.name)) {
+            warnings.push(format!("the sink {} (from {}) has no route", sink.name, sink.origin));
+        }
+    }
+    warnings
+}
+
+#[derive(Default)]
+struct SinkTable {
+    sinks: Vec<Sink>,
+    /// Names that were refused; routes to them are not errors of their own.
+    refused: Vec<String>,
+}
+
+impl SinkTable {
+    fn declare(&mut self, name: &str, url: &str, origin: Origin, errors: &mut Vec<ConfigError>) {
+        let named = !name.is_empty()
+            && name.len() <= 64
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+        if !named {
+            let cause = format!("{} cannot be the name of a sink", shown(name));
+            let next = "use letters, digits, - and _, at most 64";
+            errors.push(ConfigError::new(Code::Invalid, Some(origin.clone()), cause, next));
+        }
+        let url_refused = !is_url(url);
+        if url_refused {
+            errors.push(not_a_url(&format!("sinks.{name}.url"), url, &origin));
+        }
+        if named && !url_refused {
+            self.sinks.push(Sink { name: name.to_owned(), url: Secret::new(url), origin });
+        } else {
+            self.refused.push(name.to_owned());
+        }
+    }
+
+    /// The name of the sink that `given` means, a URL becoming a sink of its own.
+    fn name_of(
+        &mut self,
+        setting: &str,
+        given: &str,
+        origin: &Origin,
+        errors: &mut Vec<ConfigError>,
+    ) -> Option<String> {
+        if given.contains(':') {
+            if !is_url(given) {
+                errors.push(not_a_url(setting, given, origin));
+                return None;
+            }
+            return Some(self.inline(given, origin));
+        }
+        if self.sinks.iter().any(|sink| sink.name == given) {
+            return Some(given.to_owned());
+        }
+        if !self.refused.iter().any(|name| name == given) {
+            let guess = nearest(given, self.sinks.iter().map(|sink| sink.name.as_str()));
+            let guess = guess.map(|name| format!(" Did you mean {name}?")).unwrap_or_default();
+            let cause = format!("{setting} = {} is not in [sinks].{guess}", shown(given));
+            let next = "name a sink of [sinks], or give a URL such as stdout: or file:out.jsonl";
+            errors.push(ConfigError::new(Code::Invalid, Some(origin.clone()), cause, next));
+        }
+        None
+    }
+
+    fn inline(&mut self, url: &str, origin: &Origin) -> String {
+        if let Some(sink) = self.sinks.iter().find(|sink| sink.url.reveal() == url) {
+            return sink.name.clone();
+        }
+        let base = scheme(url).unwrap_or("sink").to_ascii_lowercase();
+        let mut name = base.clone();
+        let mut number = 1;
+        while self.sinks.iter().any(|sink| sink.name == name) {
+            number += 1;
+            name = format!("{base}-{number}");
+        }
+        self.sinks.push(Sink { name: name.clone(), url: Secret::new(url), origin: origin.clone() });
+        name
+    }
+}
+
+fn is_url(text: &str) -> bool {
+    scheme(text).is_some() && !text.contains(char::is_control)
+}
+
+fn not_a_url(setting: &str, given: &str, origin: &Origin) -> ConfigError {
+    let cause = format!("{setting} = {} is not a URL", shown(given));
+    let next = "give a URL such as stdout: or file:out.jsonl";
+    ConfigError::new(Code::Invalid, Some(origin.clone()), cause, next)
+}
+
+fn check_pattern(topic: &str, origin: &Origin, errors: &mut Vec<ConfigError>) {
+    if topic.is_empty() || topic.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        let cause = format!("route.topic = {} is not a topic pattern", shown(topic));
+        let next = "write a pattern such as org.**, org.*.created.* or **";
+        errors.push(ConfigError::new(Code::Invalid, Some(origin.clone()), cause, next));
+    }
+}
+
+fn only_one<'a>(sinks: &'a [String], origin: &Origin, errors: &mut Vec<ConfigError>) -> Option<&'a str> {
+    let error = match sinks {
+        [sink] if !sink.is_empty() => return Some(sink),
+        [] | [_] => ConfigError::new(
+            Code::Invalid,
+            Some(origin.clone()),
+            "the route has an empty sink",
+            "name a sink of [sinks], or give a URL such as stdout:",
+        ),
+        _ => ConfigError::new(
+            Code::Unsupported,
+            Some(origin.clone()),
+            "a route to several sinks (fan-out) is not in this version",
+            "give the route one sink",
+        ),
+    };
+    errors.push(error);
+    None
+}

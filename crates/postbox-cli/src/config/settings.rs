@@ -1,0 +1,260 @@
+//! Every setting, once: its name, type, default, environment variable, flag, one line of documentation and its check.
+//!
+//! The file format, the command line, `config show` and the reference page are made from this table.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::kind::{self, Choice, DAY_MS, GIB, HOUR_MS, KIB, Kind, LONGEST_MS, Shape};
+use super::text::Secret;
+
+/// What is known about one setting, whatever its type.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    /// Its path in `postbox.toml`, such as `relay.batch_size`; also its name everywhere.
+    pub(crate) path: &'static str,
+    /// Its environment variable.
+    pub(crate) env: &'static str,
+    /// Its flag, without the dashes.
+    pub(crate) flag: &'static str,
+    /// Its default as it would be written; empty for unset.
+    pub(crate) default: &'static str,
+    /// What it does, in one line of Markdown.
+    pub(crate) doc: &'static str,
+    /// How it is written.
+    pub(crate) shape: Shape,
+    /// Whether it is a secret as a whole.
+    pub(crate) secret: bool,
+    /// The values that this version can do, where the contract has more.
+    pub(crate) built: Option<&'static [&'static str]>,
+    /// What is accepted, to follow "set … to".
+    pub(crate) accepts: fn() -> String,
+    /// Checks a value and gives it as `config show` writes it, or says what is wrong with it.
+    pub(crate) canonical: fn(&[String]) -> Result<Vec<String>, String>,
+}
+
+impl Setting {
+    /// The setting with this path.
+    pub(crate) fn find(path: &str) -> Option<&'static Self> {
+        SETTINGS.iter().find(|setting| setting.path == path)
+    }
+
+    /// The section of `postbox.toml` that it is in, empty at the top.
+    pub(crate) fn section(&self) -> &'static str {
+        self.path.split_once('.').map_or("", |(section, _)| section)
+    }
+}
+
+/// A default as items: none when it is unset.
+pub(super) fn default_items(default: &str) -> Vec<String> {
+    if default.is_empty() { Vec::new() } else { vec![default.to_owned()] }
+}
+
+/// Makes the typed structs, the table and the reading of one from the other out of one list.
+macro_rules! settings {
+    ($(
+        #[doc = $section_doc:literal]
+        $section:ident: $Section:ident ($prefix:literal) {$(
+            #[doc = $doc:literal]
+            $field:ident: $Type:ty = $kind:expr, default $default:literal, env $env:literal, flag $flag:literal
+            $(, built $built:expr)?;
+        )*}
+    )*) => {
+        $(
+            #[doc = $section_doc]
+            #[derive(Debug, Clone)]
+            pub(crate) struct $Section {$(
+                #[doc = $doc]
+                pub(crate) $field: $Type,
+            )*}
+        )*
+
+        /// All settings, typed.
+        #[derive(Debug, Clone)]
+        pub(crate) struct Settings {$(
+            #[doc = $section_doc]
+            pub(crate) $section: $Section,
+        )*}
+
+        impl Settings {
+            /// Reads all settings. `get` gives the items of one; where they are wrong, which the table's own check
+            /// reports, the default stands in, so that the other checks can go on.
+            pub(super) fn read(get: impl Fn(&str) -> Vec<String>) -> Result<Self, String> {
+                Ok(Self {$(
+                    $section: $Section {$(
+                        $field: {
+                            const KIND: Kind<$Type> = $kind;
+                            (KIND.parse)(&get(concat!($prefix, stringify!($field))))
+                                .or_else(|_| (KIND.parse)(&default_items($default)))?
+                        },
+                    )*},
+                )*})
+            }
+        }
+
+        /// The table: every setting in the order of the reference page.
+        pub(crate) const SETTINGS: &[Setting] = &[$($(
+            Setting {
+                path: concat!($prefix, stringify!($field)),
+                env: $env,
+                flag: $flag,
+                default: $default,
+                doc: $doc.trim_ascii(),
+                shape: { const KIND: Kind<$Type> = $kind; KIND.shape },
+                secret: { const KIND: Kind<$Type> = $kind; KIND.secret },
+                built: settings!(@built $($built)?),
+                accepts: { const KIND: Kind<$Type> = $kind; KIND.accepts },
+                canonical: |items| {
+                    const KIND: Kind<$Type> = $kind;
+                    (KIND.parse)(items).map(|value| (KIND.canonical)(&value, items))
+                },
+            },
+        )*)*];
+    };
+    (@built) => { None };
+    (@built $built:expr) => { Some($built) };
+}
+
+settings! {
+    /// Connections, and what all commands share.
+    general: General ("") {
+        /// The database that holds the tables. Prefer the variable: a command line is visible to others.
+        database_url: Option<Secret> = kind::database_url(), default "", env "DATABASE_URL", flag "database-url";
+        /// The same database past a transaction pooler, for the session lock and `LISTEN`.
+        direct_url: Option<Secret> = kind::database_url(), default "", env "OUTBOX_DIRECT_URL", flag "direct-url";
+        /// Where every topic goes that no `[[route]]` takes: a sink's URL or its name in `[sinks]`.
+        sink: Option<Secret> = kind::sink(), default "", env "OUTBOX_SINK", flag "sink";
+        /// The address for health checks, metrics and the dashboard; unset serves none.
+        listen: Option<SocketAddr> = kind::listen(), default "", env "OUTBOX_LISTEN", flag "listen";
+        /// The tenant of events that name none.
+        default_tenant_id: Uuid = kind::uuid(), default "00000000-0000-0000-0000-000000000000", env "OUTBOX_DEFAULT_TENANT_ID", flag "default-tenant-id";
+        /// Where the summary in `last_error` is cut.
+        last_error_max_bytes: usize = kind::size::<64, { 64 * KIB }>(), default "2048", env "OUTBOX_LAST_ERROR_MAX_BYTES", flag "last-error-max-bytes";
+        /// Masks tenant ids in logs.
+        mask_tenants: bool = kind::switch(), default "false", env "OUTBOX_MASK_TENANTS", flag "mask-tenants";
+    }
+
+    /// The relay: claim, dispatch, settle.
+    relay: Relay ("relay.") {
+        /// Whether `postbox relay` delivers events.
+        enabled: bool = kind::switch(), default "true", env "OUTBOX_RELAY_ENABLED", flag "relay-enabled";
+        /// The outbox tables to relay, such as `public.org_outbox`.
+        tables: Vec<String> = kind::names(), default "", env "OUTBOX_RELAY_TABLES", flag "table";
+        /// One relay works per table, the others stand by.
+        single_active: bool = kind::switch(), default "true", env "OUTBOX_RELAY_SINGLE_ACTIVE", flag "single-active";
+        /// The longest wait between two looks at an idle table; a wake-up ends it early.
+        poll_interval: Duration = kind::duration::<10, HOUR_MS>(), default "1s", env "OUTBOX_RELAY_POLL_INTERVAL", flag "poll-interval";
+        /// How many events one claim takes at most.
+        batch_size: usize = kind::count::<usize, 1, 10_000>(), default "100", env "OUTBOX_RELAY_BATCH_SIZE", flag "batch-size";
+        /// How long a claimed event is the relay's own; renewed at a third. At least 1.5 × `dispatch_timeout`.
+        lock_ttl: Duration = kind::duration::<100, DAY_MS>(), default "60s", env "OUTBOX_RELAY_LOCK_TTL", flag "lock-ttl";
+        /// An event is dead after this many attempts.
+        max_attempts: u32 = kind::count::<u32, 1, 2_147_483_647>(), default "25", env "OUTBOX_RELAY_MAX_ATTEMPTS", flag "max-attempts";
+        /// How long one dispatch may take.
+        dispatch_timeout: Duration = kind::duration::<10, HOUR_MS>(), default "30s", env "OUTBOX_RELAY_DISPATCH_TIMEOUT", flag "dispatch-timeout";
+        /// How many dispatches run at a time, per table.
+        concurrency: usize = kind::count::<usize, 1, 10_000>(), default "16", env "OUTBOX_RELAY_CONCURRENCY", flag "concurrency";
+        /// How long a stopping relay waits for what is in flight; `0` releases it at once.
+        drain_timeout: Duration = kind::duration::<0, HOUR_MS>(), default "5s", env "OUTBOX_RELAY_DRAIN_TIMEOUT", flag "drain-timeout";
+        /// The most bytes of payload in flight at a time, per table.
+        max_in_flight_bytes: usize = kind::size::<{ 64 * KIB }, { 1_024 * GIB }>(), default "16MiB", env "OUTBOX_RELAY_MAX_IN_FLIGHT_BYTES", flag "max-in-flight-bytes";
+        /// How events are claimed; `auto` is the best that the table and this version can do.
+        claim: Claim = kind::choice::<Claim>(), default "auto", env "OUTBOX_RELAY_CLAIM", flag "claim", built &["auto", "lease"];
+        /// Relays the events of these tenants only.
+        tenants: Vec<String> = kind::names(), default "", env "OUTBOX_RELAY_TENANTS", flag "tenants", built &[""];
+        /// Shares claims and slots between tenants.
+        fair_tenants: bool = kind::switch(), default "false", env "OUTBOX_RELAY_FAIR_TENANTS", flag "fair-tenants", built &["false"];
+        /// What becomes of a published event: kept until its retention ends, moved to `<table>_history`, or deleted.
+        history: History = kind::choice::<History>(), default "keep", env "OUTBOX_RELAY_HISTORY", flag "history", built &["keep"];
+        /// Whether the events of one aggregate are delivered in order.
+        ordering: Ordering = kind::choice::<Ordering>(), default "none", env "OUTBOX_RELAY_ORDERING", flag "ordering", built &["none"];
+        /// With `ordering = "aggregate"`: whether a dead event blocks its aggregate or is skipped.
+        on_dead: OnDead = kind::choice::<OnDead>(), default "block", env "OUTBOX_RELAY_ON_DEAD", flag "on-dead";
+    }
+
+    /// The cleaner: deletes what was published long ago.
+    cleaner: Cleaner ("cleaner.") {
+        /// Whether `postbox relay` also cleans.
+        enabled: bool = kind::switch(), default "true", env "OUTBOX_CLEANER_ENABLED", flag "cleaner-enabled";
+        /// The tables to clean; unset follows `relay.tables`.
+        tables: Vec<String> = kind::names(), default "", env "OUTBOX_CLEANER_TABLES", flag "cleaner-tables";
+        /// The time from one run to the next.
+        interval: Duration = kind::duration::<100, LONGEST_MS>(), default "1m", env "OUTBOX_CLEANER_INTERVAL", flag "cleaner-interval";
+        /// How long published events are kept.
+        retention: Duration = kind::duration::<1, LONGEST_MS>(), default "168h", env "OUTBOX_CLEANER_RETENTION", flag "cleaner-retention";
+        /// How long dead events are kept; `0` keeps them for ever.
+        dead_retention: Option<Duration> = kind::duration_or_never::<1, LONGEST_MS>(), default "0", env "OUTBOX_CLEANER_DEAD_RETENTION", flag "cleaner-dead-retention";
+    }
+
+    /// Prometheus metrics.
+    metrics: Metrics ("metrics.") {
+        /// Whether metrics are served on `listen`.
+        enabled: bool = kind::switch(), default "true", env "PROMETHEUS_METRICS_ENABLED", flag "metrics-enabled";
+        /// The path of the metrics; they are also at `/metrics`.
+        path: String = kind::http_path(), default "/debug/prometheus", env "PROMETHEUS_METRICS_PATH", flag "metrics-path";
+        /// What the names of all metrics start with.
+        prefix: String = kind::metric_prefix(), default "outbox", env "OUTBOX_METRICS_PREFIX", flag "metrics-prefix";
+        /// How many topics have a label of their own; the rest share `other`.
+        max_topic_labels: usize = kind::count::<usize, 0, 100_000>(), default "200", env "OUTBOX_MAX_TOPIC_LABELS", flag "max-topic-labels";
+    }
+}
+
+/// How events are claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Claim {
+    /// The best that there is; in this version, leases.
+    Auto,
+    /// Each row is leased.
+    Lease,
+    /// The relay owns the table.
+    Owner,
+}
+
+impl Choice for Claim {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("lease", Self::Lease), ("owner", Self::Owner)];
+}
+
+/// What becomes of a published event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum History {
+    /// It stays until its retention ends.
+    Keep,
+    /// It moves to the history table.
+    Move,
+    /// It is deleted.
+    None,
+}
+
+impl Choice for History {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("keep", Self::Keep), ("move", Self::Move), ("none", Self::None)];
+}
+
+/// What order deliveries have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ordering {
+    /// None is promised.
+    None,
+    /// The events of an aggregate are in order.
+    Aggregate,
+}
+
+impl Choice for Ordering {
+    const WORDS: &'static [(&'static str, Self)] = &[("none", Self::None), ("aggregate", Self::Aggregate)];
+}
+
+/// What a dead event does to its ordered aggregate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnDead {
+    /// It holds back the later ones.
+    Block,
+    /// The later ones go on without it.
+    Skip,
+}
+
+impl Choice for OnDead {
+    const WORDS: &'static [(&'static str, Self)] = &[("block", Self::Block), ("skip", Self::Skip)];
+}

@@ -1,0 +1,124 @@
+//! `config show` and `config check`: what is in force and where it came from, without secrets.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::Config;
+use super::kind::Shape;
+use super::layers::Effective;
+use super::text::mask;
+
+/// The configuration for people.
+pub(crate) fn text(config: &Config) -> String {
+    let rows: Vec<[String; 4]> = config
+        .effective
+        .iter()
+        .map(|effective| {
+            let setting = effective.setting;
+            let value = printable(&masked(effective).join(","));
+            let value = if value.is_empty() { "-".to_owned() } else { value };
+            [setting.path.to_owned(), value, effective.origin.to_string(), setting.env.to_owned()]
+        })
+        .collect();
+    let mut out = aligned(["SETTING", "VALUE", "FROM", "ENVIRONMENT"], &rows);
+    if !config.routes.is_empty() {
+        let rows: Vec<[String; 4]> = config
+            .routes
+            .iter()
+            .flat_map(|route| route.sinks.iter().map(move |sink| (route, sink)))
+            .map(|(route, name)| {
+                let url = config.sink(name).map(|sink| sink.url.to_string()).unwrap_or_default();
+                [printable(&route.topic), name.clone(), route.origin.to_string(), printable(&url)]
+            })
+            .collect();
+        out.push('\n');
+        out.push_str(&aligned(["ROUTE", "SINK", "FROM", "URL"], &rows));
+    }
+    for warning in &config.warnings {
+        let _ = write!(out, "\nwarning: {warning}");
+    }
+    if !config.warnings.is_empty() {
+        out.push('\n');
+    }
+    out
+}
+
+/// The configuration for `--json`.
+pub(crate) fn json(config: &Config) -> Value {
+    let settings: Vec<Value> = config
+        .effective
+        .iter()
+        .map(|effective| {
+            json!({
+                "name": effective.setting.path,
+                "value": value(effective),
+                "layer": effective.origin.layer(),
+                "origin": effective.origin.to_string(),
+                "env": effective.setting.env,
+                "flag": format!("--{}", effective.setting.flag),
+            })
+        })
+        .collect();
+    let sinks: Vec<Value> = config
+        .sinks
+        .iter()
+        .map(|sink| json!({ "name": sink.name, "url": sink.url.to_string(), "origin": sink.origin.to_string() }))
+        .collect();
+    let routes: Vec<Value> = config
+        .routes
+        .iter()
+        .map(
+            |route| json!({ "topic": route.topic, "sinks": route.sinks, "origin": route.origin.to_string() }),
+        )
+        .collect();
+    json!({
+        "file": config.file.as_ref().map(|path| path.display().to_string()),
+        "settings": settings,
+        "sinks": sinks,
+        "routes": routes,
+        "warnings": config.warnings,
+    })
+}
+
+fn masked(effective: &Effective) -> Vec<String> {
+    effective.items.iter().map(|item| mask(item)).collect()
+}
+
+fn value(effective: &Effective) -> Value {
+    let items = masked(effective);
+    let text = || items.first().map_or(Value::Null, |item| Value::from(item.as_str()));
+    match effective.setting.shape {
+        Shape::List => Value::from(items),
+        Shape::Switch => {
+            items.first().and_then(|item| item.parse::<bool>().ok()).map_or_else(text, Value::from)
+        }
+        Shape::Number => {
+            items.first().and_then(|item| item.parse::<u64>().ok()).map_or_else(text, Value::from)
+        }
+        Shape::Text | Shape::Duration | Shape::Size => text(),
+    }
+}
+
+/// Nothing that a file or variable holds may move the cursor or colour the terminal.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+fn aligned(head: [&str; 4], rows: &[[String; 4]]) -> String {
+    let head = head.map(str::to_owned);
+    let mut widths = [0; 4];
+    for row in std::iter::once(&head).chain(rows) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut out = String::new();
+    for row in std::iter::once(&head).chain(rows) {
+        let cells: Vec<String> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        out.push_str(cells.join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}

@@ -1,0 +1,118 @@
+//! Sinks and routes.
+
+use super::super::{Config, Origin};
+use super::Start;
+
+const INVALID: &str = "OUTBOX_CONFIG_INVALID";
+
+fn routes(config: &Config) -> Vec<(&str, &str, &str)> {
+    let shown = config.routes.iter().map(|route| {
+        assert_eq!(route.sinks.len(), 1);
+        let sink = config.sink(&route.sinks[0]).unwrap();
+        (route.topic.as_str(), sink.name.as_str(), sink.url.reveal())
+    });
+    shown.collect()
+}
+
+#[test]
+fn without_routes_the_sink_takes_everything() {
+    assert!(Start::default().config().routes.is_empty());
+    let config = Start::default().env("OUTBOX_SINK", "stdout:").config();
+    assert_eq!(routes(&config), [("**", "stdout", "stdout:")]);
+    assert_eq!(config.routes[0].origin, Origin::Env("OUTBOX_SINK"));
+}
+
+#[test]
+fn routes_come_first_then_the_sink() {
+    let text = r#"
+sink = "main"
+[sinks.main]
+url = "kafka://app:pw@broker"
+[sinks.audit]
+url = "file:audit.jsonl"
+
+[[route]]
+topic = "org.**"
+sink = "audit"
+[[route]]
+topic = "pay.*.created.*"
+sinks = ["file:pay.jsonl"]
+[[route]]
+topic = "hr.**"
+sink = "file:hr.jsonl"
+[[route]]
+topic = "it.**"
+sink = "file:hr.jsonl"
+"#;
+    let config = Start::default().file(text).config();
+    assert_eq!(
+        routes(&config),
+        [
+            ("org.**", "audit", "file:audit.jsonl"),
+            ("pay.*.created.*", "file", "file:pay.jsonl"),
+            ("hr.**", "file-2", "file:hr.jsonl"),
+            ("it.**", "file-2", "file:hr.jsonl"),
+            ("**", "main", "kafka://app:pw@broker"),
+        ]
+    );
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    let lines: Vec<String> = config.routes.iter().map(|route| route.origin.to_string()).collect();
+    let ends: Vec<&str> = lines.iter().map(|line| line.rsplit(':').next().unwrap()).collect();
+    assert_eq!(ends, ["8", "11", "14", "17", "2"]);
+    // A flag replaces the sink of the file, and leaves its routes.
+    let config = Start::default().file(text).flags(["--sink", "null:"]).config();
+    assert_eq!(routes(&config)[4], ("**", "null", "null:"));
+    assert!(config.warnings[0].contains("the sink main"), "{:?}", config.warnings);
+}
+
+#[test]
+fn routes_that_cannot_work() {
+    for text in [
+        "sink = \"\"",
+        "sink = \"nobody\"",
+        "sink = \"//x:y\"",
+        "[sinks.a]",
+        "[sinks.a]\nurl = 1",
+        "[sinks.a]\nurl = \"not a url\"",
+        "[sinks.\"a b\"]\nurl = \"stdout:\"",
+        "[sinks.\"\"]\nurl = \"stdout:\"",
+        "[[route]]\ntopic = \"**\"",
+        "[[route]]\nsink = \"stdout:\"",
+        "[[route]]\ntopic = 1\nsink = \"stdout:\"",
+        "[[route]]\ntopic = \"\"\nsink = \"stdout:\"",
+        "[[route]]\ntopic = \"a b\"\nsink = \"stdout:\"",
+        "[[route]]\ntopic = \"**\"\nsink = 1",
+        "[[route]]\ntopic = \"**\"\nsink = \"\"",
+        "[[route]]\ntopic = \"**\"\nsinks = []",
+        "[[route]]\ntopic = \"**\"\nsinks = [1]",
+        "[[route]]\ntopic = \"**\"\nsink = \"stdout:\"\nsinks = [\"null:\"]",
+        "[[route]]\ntopic = \"**\"\nsink = \"a\\u0007:b\"",
+        // One refused sink is one error, however many routes lead to it.
+        "[[route]]\ntopic = \"**\"\nsink = \"a\"\n[sinks.a]\nurl = \"x\"",
+    ] {
+        let error = Start::default().file(text).error(INVALID);
+        assert_eq!(error.lines().count(), 2, "{error}");
+        assert!(error.contains("postbox.toml:"), "{error}");
+    }
+    let text = "[sinks.main]\nurl = \"null:\"\n[[route]]\ntopic = \"**\"\nsink = \"mian\"";
+    let error = Start::default().file(text).error(INVALID);
+    assert!(
+        error.contains("route.sink = \"mian\" is not in [sinks]. Did you mean main? (from postbox.toml:3)"),
+        "{error}"
+    );
+    let error = Start::default().file("[sinks.a]\nurl = \"//app:Zq9@x\"").error(INVALID);
+    assert!(!error.contains("Zq9"), "{error}");
+}
+
+#[test]
+fn what_is_hardly_meant_is_a_warning() {
+    let text = "[[route]]\ntopic = \"**\"\nsink = \"null:\"\n[[route]]\ntopic = \"a.**\"\nsink = \"stdout:\"";
+    let config = Start::default().file(text).env("OUTBOX_SINK", "stdout:").config();
+    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+    assert!(config.warnings[1].contains("OUTBOX_SINK"), "{:?}", config.warnings);
+    let config = Start::default()
+        .env("OUTBOX_CLEANER_DEAD_RETENTION", "1h")
+        .env("OUTBOX_RELAY_ON_DEAD", "skip")
+        .config();
+    assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
+}

@@ -1,0 +1,236 @@
+//! Text for people: values without their secrets, and the name that was probably meant.
+
+use super::kind::scheme;
+
+/// Words that make a query parameter a secret.
+const SECRET_WORDS: [&str; 9] = ["pass", "pwd", "secret", "token", "key", "sig", "auth", "cred", "private"];
+
+/// Schemes whose user is a name; elsewhere (NATS, webhooks) it may be a token or an API key.
+const NAMED_USERS: [&str; 5] = ["postgres", "postgresql", "mysql", "mariadb", "amqp"];
+
+/// How many characters of a value an error repeats.
+const SHOWN_CHARS: usize = 80;
+
+const MASK: &str = "***";
+
+/// A value that must not reach logs: `Debug` and `Display` show it masked.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    /// Wraps `value`.
+    pub(crate) fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// The value itself, for whoever connects with it.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", mask(&self.0))
+    }
+}
+
+impl std::fmt::Display for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&mask(&self.0))
+    }
+}
+
+/// `value` with what may be a credential replaced by `***`.
+///
+/// Rather masks too much than too little: people forget to escape `@`, `/`, `?` and `#` in passwords, so all that stands
+/// before the last `@` counts as credentials, whatever a URL parser would say.
+pub(crate) fn mask(value: &str) -> String {
+    let Some((scheme, rest)) = value.split_once("://") else { return mask_without_authority(value) };
+    let masked_query = mask_query(rest);
+    if let Some((credentials, host)) = masked_query.rsplit_once('@') {
+        let user = credentials.split(':').next().filter(|_| NAMED_USERS.contains(&scheme));
+        return match user.filter(|user| !user.is_empty() && !user.contains(['/', '?', '#', '@', '='])) {
+            Some(user) if credentials.contains(':') => format!("{scheme}://{user}:{MASK}@{host}"),
+            Some(user) => format!("{scheme}://{user}@{host}"),
+            None => format!("{scheme}://{MASK}@{host}"),
+        };
+    }
+    // An `@` that was masked with a parameter may as well have ended credentials with a `?` in them.
+    if rest.contains('@') { format!("{scheme}://{MASK}") } else { format!("{scheme}://{masked_query}") }
+}
+
+/// Values such as `file:out.jsonl`, `user:password@host` or `host=db password=x`.
+fn mask_without_authority(value: &str) -> String {
+    let lower = value.to_ascii_lowercase();
+    if scheme(value).is_none() && lower.contains('=') && SECRET_WORDS.iter().any(|word| lower.contains(word))
+    {
+        return MASK.to_owned();
+    }
+    let masked_query = mask_query(value);
+    match masked_query.rsplit_once('@') {
+        Some((_, host)) => format!("{MASK}@{host}"),
+        None if value.contains('@') => MASK.to_owned(),
+        None => masked_query,
+    }
+}
+
+/// Masks the values of secret-looking parameters after the first `?`.
+fn mask_query(rest: &str) -> String {
+    let Some((before, query)) = rest.split_once('?') else { return rest.to_owned() };
+    let parameters: Vec<String> = query
+        .split('&')
+        .map(|parameter| match parameter.split_once('=') {
+            Some((name, _)) if is_secret_name(name) => format!("{name}={MASK}"),
+            _ => parameter.to_owned(),
+        })
+        .collect();
+    format!("{before}?{}", parameters.join("&"))
+}
+
+fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET_WORDS.iter().any(|word| name.contains(word))
+}
+
+/// `value` as an error shows it: in quotes, masked, control characters escaped, cut when long.
+pub(crate) fn shown(value: &str) -> String {
+    let masked = mask(value);
+    let mut text = String::from('"');
+    for (at, c) in masked.chars().enumerate() {
+        if at == SHOWN_CHARS {
+            text.push('…');
+            break;
+        }
+        text.extend(c.escape_debug());
+    }
+    text.push('"');
+    text
+}
+
+/// The candidate that `given` was probably meant to be: a few slips of the finger away, if any.
+pub(crate) fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let given = given.to_ascii_lowercase();
+    let length = given.chars().count();
+    // Nobody mistypes a name into something three times as long; hostile keys are not worth the work.
+    if length == 0 || length > 100 {
+        return None;
+    }
+    let most = (length / 3).clamp(1, 4);
+    candidates
+        .into_iter()
+        .map(|candidate| (distance(&given, &candidate.to_ascii_lowercase()), candidate))
+        .filter(|(distance, _)| *distance <= most)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Edits from `a` to `b`: insert, delete, replace, or swap two neighbours.
+fn distance(a: &str, b: &str) -> usize {
+    let a: Vec<char> = a.chars().collect();
+    let b: Vec<char> = b.chars().collect();
+    let mut before: Vec<usize> = Vec::new();
+    let mut above: Vec<usize> = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = replaced.min(above[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(before[j - 2] + 1);
+            }
+            row.push(least);
+        }
+        before = std::mem::replace(&mut above, row);
+    }
+    above[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_password_survives_masking() {
+        for password in [
+            "Zq9",
+            "Zq9@Zq9",
+            "Zq9/Zq9",
+            "Zq9?Zq9",
+            "Zq9#Zq9",
+            "Zq9:Zq9",
+            "Zq9?password=Zq9",
+            "1/Zq9",
+            "Zq9 Zq9",
+            "Zq9=&Zq9",
+            "%5aZq9",
+        ] {
+            for url in [
+                format!("postgres://app:{password}@db/app"),
+                format!("postgres://:{password}@db/app"),
+                format!("kafka://app:{password}@one,two:9092/topic?acks=all"),
+                format!("nats://{password}@db"),
+                format!("postgres:app:{password}@db"),
+                format!("app:{password}@db"),
+                format!("host=db user=app password={password}"),
+                format!("https://app:{password}@a/?email=b@c"),
+            ] {
+                let masked = mask(&url);
+                assert!(!masked.contains("Zq9"), "{url} → {masked}");
+            }
+        }
+        for value in ["Zq9", "Zq9@Zq9", "Zq9/Zq9", "Zq9:Zq9"] {
+            for url in [
+                format!("postgres://db/app?sslpassword={value}&sslmode=require"),
+                format!("https://a/hook?API_KEY={value}"),
+                format!("file:out.jsonl?token={value}"),
+            ] {
+                let masked = mask(&url);
+                assert!(!masked.contains("Zq9"), "{url} → {masked}");
+            }
+        }
+    }
+
+    #[test]
+    fn masking_keeps_what_helps() {
+        for (url, masked) in [
+            (
+                "postgres://app:s3cret@db:5432/app?sslmode=require",
+                "postgres://app:***@db:5432/app?sslmode=require",
+            ),
+            ("postgres://app@db/app", "postgres://app@db/app"),
+            ("postgres://db/app", "postgres://db/app"),
+            ("nats://tok3n@broker", "nats://***@broker"),
+            ("https://sk_live:@api.example/x", "https://***@api.example/x"),
+            ("https://hooks.example/a?token=x&v=1", "https://hooks.example/a?token=***&v=1"),
+            ("stdout:", "stdout:"),
+            ("file:out.jsonl", "file:out.jsonl"),
+            ("public.org_outbox", "public.org_outbox"),
+            ("", ""),
+        ] {
+            assert_eq!(mask(url), masked);
+        }
+        let secret = Secret::new("postgres://app:s3cret@db/app");
+        assert!(!format!("{secret:?} {secret}").contains("s3cret"));
+        assert_eq!(secret.reveal(), "postgres://app:s3cret@db/app");
+    }
+
+    #[test]
+    fn shown_values_are_short_and_on_one_line() {
+        assert_eq!(shown("a\n\u{1b}[31m\"b"), "\"a\\n\\u{1b}[31m\\\"b\"");
+        assert!(shown(&"é".repeat(10_000)).chars().count() < 90);
+    }
+
+    #[test]
+    fn nearest_finds_slips_and_nothing_far() {
+        let names = ["relay.batch_size", "relay.lock_ttl", "cleaner.interval"];
+        assert_eq!(nearest("relay.batchsize", names), Some("relay.batch_size"));
+        assert_eq!(nearest("relay.bacth-size", names), Some("relay.batch_size"));
+        assert_eq!(nearest("RELAY.LOCK_TTL", names), Some("relay.lock_ttl"));
+        assert_eq!(nearest("colour", names), None);
+        assert_eq!(nearest("", names), None);
+        assert_eq!(nearest(&"x".repeat(1_000_000), names), None);
+        assert_eq!(distance("ab", "ba"), 1);
+        assert_eq!(distance("", "abc"), 3);
+    }
+}
