@@ -75,7 +75,7 @@ impl Outbox {
     ///
     /// # Cancel safety
     /// Not cancel safe: a dropped call leaves the statement's result unknown. Roll the transaction back.
-    pub async fn enqueue<T: OutboxTx>(
+    pub async fn enqueue<D, T: OutboxTx<D>>(
         &self,
         tx: T,
         event: impl IntoRecord,
@@ -92,7 +92,7 @@ impl Outbox {
     ///
     /// # Cancel safety
     /// As [`enqueue`](Self::enqueue).
-    pub async fn enqueue_all<T: OutboxTx, E: IntoRecord>(
+    pub async fn enqueue_all<D, T: OutboxTx<D>, E: IntoRecord>(
         &self,
         tx: T,
         events: impl IntoIterator<Item = E>,
@@ -107,7 +107,7 @@ impl Outbox {
         self.insert(tx, &records).await
     }
 
-    async fn insert<T: OutboxTx>(
+    async fn insert<D, T: OutboxTx<D>>(
         &self,
         tx: T,
         records: &[Record],

@@ -8,14 +8,15 @@ use crate::table::TableName;
 /// An open transaction of some driver, into which events can be written.
 ///
 /// Taken by value and implemented on borrows, so that drivers keep their own error types and a pool, which is not a
-/// transaction, does not compile.
+/// transaction, does not compile. `Driver` is a marker that each implementation brings along and that callers never
+/// see: with it, a crate can implement this trait for the types of a driver, neither of which are its own.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an open transaction",
     label = "an event must be written in the transaction that writes your data",
     note = "begin one and pass `&mut tx` (sqlx): an event that is written on its own connection can exist without \
             your data, or your data without it"
 )]
-pub trait OutboxTx: Sized {
+pub trait OutboxTx<Driver>: Sized {
     /// The driver's error.
     type Error: std::error::Error + Send + Sync + 'static;
 

@@ -1,0 +1,247 @@
+//! [`PgAdmin`]: what operators, dashboards and cleaners do with a table. `dead.rs` is about dead events.
+
+use std::time::Duration;
+
+use postbox_core::cleaner::{Sweep, SweepRequest, Swept};
+use postbox_core::{Code, Inspect, Layout, StoreError, StoreErrorKind, TableCounts, TableName, TableRelay};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+use tokio::sync::OnceCell;
+
+use super::error::classify;
+use super::schema::TableShape;
+use crate::table::Template;
+
+/// Counts stop here; beyond, estimates do.
+const BOUND: i64 = 10_000;
+
+/// An outbox table in PostgreSQL, for people who look after it. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct PgAdmin {
+    pub(super) pool: PgPool,
+    table: TableName,
+    label: String,
+    max_attempts: i32,
+    looked: OnceCell<Looked>,
+}
+
+/// What is known of the table once it was looked at.
+#[derive(Debug, Clone)]
+pub(super) struct Looked {
+    pub(super) layout: Layout,
+    pub(super) key: String,
+    pub(super) template: Template,
+    pending_index: String,
+}
+
+impl PgAdmin {
+    /// Looks after a table through a pool.
+    pub fn new(pool: PgPool, table: TableName) -> Self {
+        Self { pool, label: table.to_string(), table, max_attempts: 25, looked: OnceCell::new() }
+    }
+
+    /// Looks after a table through two connections at most, made when they are needed.
+    pub fn connect(options: PgConnectOptions, table: TableName) -> Self {
+        let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(10));
+        Self::new(pool.connect_lazy_with(options), table)
+    }
+
+    /// What the relay's `max_attempts` is; matters only for tables without `dead_at`.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: i32) -> Self {
+        self.max_attempts = attempts;
+        self.looked = OnceCell::new();
+        self
+    }
+
+    /// The table's name, as it was given.
+    pub fn table(&self) -> &TableName {
+        &self.table
+    }
+
+    /// Which columns the table has.
+    ///
+    /// # Errors
+    /// When the table is missing or of another shape.
+    pub async fn layout(&self) -> Result<Layout, StoreError> {
+        Ok(self.looked().await?.layout)
+    }
+
+    pub(super) async fn looked(&self) -> Result<&Looked, StoreError> {
+        self.looked
+            .get_or_try_init(|| async {
+                let mut connection = self.pool.acquire().await.map_err(classify)?;
+                let shape = TableShape::expect(&mut connection, &self.table).await?;
+                let layout = shape.layout();
+                // Where there is no `dead_at`, dead is what has used up its attempts and is not being tried.
+                let max = self.max_attempts;
+                let template = Template::of(&shape.name, '"');
+                let template = match layout {
+                    Layout::Full => template
+                        .with("alive", "dead_at IS NULL")
+                        .with("dead", "(dead_at IS NOT NULL AND published_at IS NULL)")
+                        .with("died", "dead_at")
+                        .with("dead_since", "dead_at")
+                        .with("aggregate_type", "aggregate_type")
+                        .with("aggregate_id", "aggregate_id")
+                        .with("revive", ", locked_by = NULL, dead_at = NULL, dlq_at = NULL"),
+                    Layout::Bare => template
+                        .with("alive", format!("(attempts < {max} OR locked_at IS NOT NULL)"))
+                        .with(
+                            "dead",
+                            format!("(published_at IS NULL AND attempts >= {max} AND locked_at IS NULL)"),
+                        )
+                        .with("died", "available_at")
+                        .with("dead_since", "created_at")
+                        .with("aggregate_type", "NULL::text")
+                        .with("aggregate_id", "NULL::text")
+                        .with("revive", ""),
+                };
+                let index = format!("{}_pending_by_available", shape.name.table());
+                let pending_index = shape.name.quoted_sibling(&index, '"');
+                Ok(Looked { layout, key: shape.name.to_string(), template, pending_index })
+            })
+            .await
+    }
+
+    /// Stops delivery of the table, in every relay, until [`resume`](Self::resume). Outlives restarts. Answers
+    /// whether it was running before.
+    ///
+    /// # Errors
+    /// When the table is bare or the database fails.
+    pub async fn pause(&self, who: &str, reason: &str) -> Result<bool, StoreError> {
+        let sql = "UPDATE {{relay}} SET paused_at = now(), paused_by = $2, paused_reason = $3
+                   WHERE tbl = $1 AND paused_at IS NULL";
+        self.set_pause(sql, "pause", who, reason).await
+    }
+
+    /// Starts delivery again. Answers whether it was paused.
+    ///
+    /// # Errors
+    /// As [`pause`](Self::pause).
+    pub async fn resume(&self, who: &str) -> Result<bool, StoreError> {
+        let sql = "UPDATE {{relay}} SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
+                   WHERE tbl = $1 AND paused_at IS NOT NULL AND $2::text IS NOT NULL AND $3::text IS NOT NULL";
+        self.set_pause(sql, "resume", who, "").await
+    }
+
+    async fn set_pause(&self, sql: &str, action: &str, who: &str, reason: &str) -> Result<bool, StoreError> {
+        let looked = self.looked().await?;
+        if looked.layout == Layout::Bare {
+            let message = format!("{} cannot be paused: it has only the standard columns", looked.key);
+            return Err(StoreError::new(Code::ColumnMissing, StoreErrorKind::Refused, message));
+        }
+        let mut tx = self.pool.begin().await.map_err(classify)?;
+        let sql = looked.template.fill(sql);
+        let change =
+            sqlx::query(AssertSqlSafe(sql)).bind(&looked.key).bind(who).bind(reason).execute(&mut *tx);
+        let changed = change.await.map_err(classify)?.rows_affected() > 0;
+        if changed {
+            audit(&mut tx, looked, who, action, &serde_json::json!({ "reason": reason }), 0).await?;
+        }
+        tx.commit().await.map_err(classify)?;
+        Ok(changed)
+    }
+}
+
+/// Writes down who did what. A bare table has no place for it: then the log has to do.
+pub(super) async fn audit(
+    connection: &mut PgConnection,
+    looked: &Looked,
+    who: &str,
+    action: &str,
+    what: &serde_json::Value,
+    events: u64,
+) -> Result<(), StoreError> {
+    tracing::info!(table = looked.key, who, action, %what, events, "operator");
+    if looked.layout == Layout::Bare {
+        return Ok(());
+    }
+    let sql = looked
+        .template
+        .fill("INSERT INTO {{audit}} (who, action, tbl, what, events) VALUES ($1, $2, $3, $4, $5)");
+    sqlx::query(AssertSqlSafe(sql))
+        .bind(who)
+        .bind(action)
+        .bind(&looked.key)
+        .bind(what)
+        .bind(i64::try_from(events).unwrap_or(i64::MAX))
+        .execute(connection)
+        .await
+        .map_err(classify)?;
+    Ok(())
+}
+
+impl Inspect for PgAdmin {
+    async fn counts(&self) -> Result<TableCounts, StoreError> {
+        let looked = self.looked().await?;
+        let sql = looked.template.fill(include_str!("sql/counts.sql"));
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(BOUND).bind(&looked.pending_index);
+        let row = query.fetch_one(&self.pool).await.map_err(classify)?;
+        let number = |place| -> Result<u64, StoreError> {
+            Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))
+        };
+        let estimated: bool = row.try_get(5).map_err(classify)?;
+        let pending = number(0)?;
+        let age: f64 = row.try_get(4).map_err(classify)?;
+        Ok(TableCounts {
+            pending: if estimated { pending.max(number(6)?) } else { pending },
+            locked: number(1)?,
+            scheduled: number(2)?,
+            dead: number(3)?,
+            blocked: 0,
+            oldest_pending_age: Duration::try_from_secs_f64(age).unwrap_or_default(),
+            estimated,
+        })
+    }
+
+    async fn relay(&self) -> Result<TableRelay, StoreError> {
+        let looked = self.looked().await?;
+        if looked.layout == Layout::Bare {
+            return Ok(TableRelay::default());
+        }
+        let sql = looked.template.fill(
+            "SELECT CASE WHEN expires_at > clock_timestamp() THEN holder END, epoch, strategy, paused_at, paused_by,
+                    paused_reason FROM {{relay}} WHERE tbl = $1",
+        );
+        let row = sqlx::query(AssertSqlSafe(sql))
+            .bind(&looked.key)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(classify)?;
+        let Some(row) = row else { return Ok(TableRelay::default()) };
+        let read = || -> Result<TableRelay, sqlx::Error> {
+            Ok(TableRelay {
+                leader: row.try_get(0)?,
+                epoch: row.try_get(1)?,
+                strategy: row.try_get(2)?,
+                paused_at: row.try_get(3)?,
+                paused_by: row.try_get(4)?,
+                paused_reason: row.try_get(5)?,
+            })
+        };
+        read().map_err(classify)
+    }
+}
+
+impl Sweep for PgAdmin {
+    fn table(&self) -> &str {
+        &self.label
+    }
+
+    async fn sweep(&self, request: &SweepRequest) -> Result<Swept, StoreError> {
+        let looked = self.looked().await?;
+        let sql = looked.template.fill(include_str!("sql/sweep.sql"));
+        let row = sqlx::query(AssertSqlSafe(sql))
+            .bind(super::store::fnv1a(&format!("outbox-cleaner:{}", looked.key)))
+            .bind(request.retention.as_secs_f64())
+            .bind(request.dead_retention.map(|retention| retention.as_secs_f64()))
+            .bind(i64::from(request.batch))
+            .fetch_one(&self.pool)
+            .await
+            .map_err(classify)?;
+        let free: bool = row.try_get(0).map_err(classify)?;
+        let rows: i64 = row.try_get(1).map_err(classify)?;
+        Ok(if free { Swept::Deleted(u64::try_from(rows).unwrap_or(0)) } else { Swept::Busy })
+    }
+}

@@ -1,0 +1,226 @@
+//! ④ Claim: which rows a relay may work on, in one statement.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing};
+use postbox_core::{Code, Layout, StoreError, StoreErrorKind};
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+use uuid::Uuid;
+
+use super::cursor::{Cursor, Key, START};
+use super::error::{classify, within};
+use super::leader::Lead;
+use super::link::OPERATION_LIMIT;
+use super::row::{self, Found};
+use super::store::{Inner, Opened};
+
+/// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
+#[derive(Debug)]
+pub(super) struct ClaimState {
+    pub(super) lead: Option<Lead>,
+    cursor: Cursor,
+    /// Tokens of claims whose answer was lost: their rows go back uncharged (hazard 5).
+    lost_tokens: Vec<String>,
+}
+
+impl ClaimState {
+    pub(super) fn new() -> Self {
+        Self { lead: None, cursor: Cursor::new(), lost_tokens: Vec::new() }
+    }
+}
+
+impl Inner {
+    pub(super) async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
+        let opened = self.opened().await?;
+        self.max_attempts.store(request.max_attempts, Ordering::Relaxed);
+        let mut state = self.state.lock().await;
+        let mut link = self.claims.take().await?;
+        if link.fresh {
+            // A new session does not have the old one's lock.
+            state.lead = None;
+            self.release_lost(&mut state, &mut link.connection, opened).await?;
+        }
+        if self.single_active {
+            if state.lead.is_none() {
+                state.lead = self.take_lead(&mut link.connection, opened).await?;
+            }
+            let Some(lead) = &mut state.lead else {
+                link.keep();
+                return Ok(Claim { standing: Standing::Standby, ..Claim::default() });
+            };
+            self.renew_lead(lead, &mut link.connection, opened).await?;
+        }
+        let claim = match request.limit {
+            0 => self.look_at_gate(&mut link.connection, opened).await?,
+            _ => self.claim_rows(&mut state, &mut link.connection, opened, &request).await?,
+        };
+        if claim.standing == Standing::Standby {
+            state.lead = None;
+            self.unlock(&mut link.connection, opened).await?;
+        }
+        link.keep();
+        Ok(claim)
+    }
+
+    /// Whether this relay may still work: a claim of nothing.
+    async fn look_at_gate(
+        &self,
+        connection: &mut PgConnection,
+        opened: &Opened,
+    ) -> Result<Claim, StoreError> {
+        if opened.layout == Layout::Bare {
+            let ping = sqlx::query("SELECT 1").persistent(opened.persistent).execute(connection);
+            within(OPERATION_LIMIT, ping).await?;
+            return Ok(Claim { standing: Standing::Active, ..Claim::default() });
+        }
+        let gate = sqlx::query(AssertSqlSafe(opened.statements.gate.as_str()))
+            .bind(&opened.key)
+            .bind(self.single_active.then_some(&self.holder))
+            .persistent(opened.persistent)
+            .fetch_optional(connection);
+        let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
+        let standing = standing(row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
+        Ok(Claim { standing, ..Claim::default() })
+    }
+
+    async fn claim_rows(
+        &self,
+        state: &mut ClaimState,
+        connection: &mut PgConnection,
+        opened: &Opened,
+        request: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        let asked = Instant::now();
+        let statements = &opened.statements;
+        let ((from_at, from_sequence), from_start) = match &request.mode {
+            ClaimMode::Waiting => state.cursor.next(asked),
+            ClaimMode::Suspect => (just_before(state.cursor.suspect.unwrap_or(START)), false),
+            ClaimMode::Probe(_) => (START, false),
+        };
+        let (sql, topics) = match &request.mode {
+            ClaimMode::Waiting => (&statements.claim_waiting, &request.exclude),
+            ClaimMode::Suspect => (&statements.claim_suspect, &request.exclude),
+            ClaimMode::Probe(topics) => (&statements.claim_probe, topics),
+        };
+        let token = format!("{}/{}", self.holder, Uuid::new_v4().simple());
+        state.lost_tokens.push(token.clone());
+        let query = sqlx::query(AssertSqlSafe(sql.as_str()))
+            .bind(self.single_active.then_some(&self.holder))
+            .bind(&opened.key)
+            .bind(from_at)
+            .bind(from_sequence)
+            .bind(request.lock_ttl.as_secs_f64())
+            .bind(topics.iter().map(|topic| topic.as_str().to_owned()).collect::<Vec<_>>())
+            .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
+            .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
+            .bind(request.max_attempts)
+            .bind(&token)
+            .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts))
+            .persistent(opened.persistent)
+            .fetch_all(connection);
+        let rows = within(OPERATION_LIMIT, query).await;
+        if !rows.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection) {
+            state.lost_tokens.pop();
+        }
+        let rows = rows?;
+        let first = rows.first().ok_or_else(|| self.no_relay_row(opened))?;
+        let summary = Summary::read(first).map_err(classify)?.ok_or_else(|| self.no_relay_row(opened))?;
+
+        let mut claim = Claim { standing: standing(summary.paused, summary.mine), ..Claim::default() };
+        let token: Arc<str> = token.into();
+        for row in &rows {
+            match row::decode(row, &self.label, &token).map_err(classify)? {
+                Some(Found::Delivery(claimed)) => claim.rows.push(*claimed),
+                Some(Found::Undecodable(row)) => claim.undecodable.push(row),
+                Some(Found::Buried(row)) => claim.buried.push(row),
+                None => {}
+            }
+        }
+        // UPDATE … RETURNING answers in no order.
+        claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
+        let full = usize::try_from(summary.picked).unwrap_or(usize::MAX) >= request.limit || !summary.all_fit;
+        match request.mode {
+            ClaimMode::Waiting => {
+                claim.suspects = summary.suspect.is_some();
+                state.cursor.suspect = match (state.cursor.suspect, summary.suspect) {
+                    (Some(old), Some(new)) => Some(old.min(new)),
+                    (old, new) => old.or(new),
+                };
+                state.cursor.read(from_start, asked, summary.last, !full);
+                // A short claim behind the cursor says nothing of what is in front of it.
+                claim.more = full || (!from_start && state.cursor.next(Instant::now()).1);
+            }
+            ClaimMode::Suspect => {
+                state.cursor.suspect = if summary.picked == 0 { None } else { summary.suspect };
+            }
+            ClaimMode::Probe(_) => {}
+        }
+        Ok(claim)
+    }
+
+    /// Gives back what claims took whose answer never came.
+    async fn release_lost(
+        &self,
+        state: &mut ClaimState,
+        connection: &mut PgConnection,
+        opened: &Opened,
+    ) -> Result<(), StoreError> {
+        if opened.layout == Layout::Bare {
+            state.lost_tokens.clear();
+        }
+        while let Some(token) = state.lost_tokens.last() {
+            let release = sqlx::query(AssertSqlSafe(opened.statements.release_token.as_str()))
+                .bind(token)
+                .persistent(opened.persistent)
+                .execute(&mut *connection);
+            let rows = within(OPERATION_LIMIT, release).await?.rows_affected();
+            tracing::info!(table = &*self.label, rows, "released what a lost answer had claimed");
+            state.lost_tokens.pop();
+        }
+        Ok(())
+    }
+
+    fn no_relay_row(&self, opened: &Opened) -> StoreError {
+        let message = format!("{} has no row in postbox_relay: run `postbox migrate up` again", opened.key);
+        tracing::error!(table = &*self.label, message);
+        StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message)
+    }
+}
+
+fn standing(paused: bool, mine: bool) -> Standing {
+    match (mine, paused) {
+        (false, _) => Standing::Standby,
+        (true, true) => Standing::Paused,
+        (true, false) => Standing::Active,
+    }
+}
+
+fn just_before((at, sequence): Key) -> Key {
+    (at, sequence.saturating_sub(1))
+}
+
+/// What the claim says besides its rows.
+struct Summary {
+    paused: bool,
+    mine: bool,
+    picked: i64,
+    all_fit: bool,
+    last: Option<Key>,
+    suspect: Option<Key>,
+}
+
+impl Summary {
+    /// None if the table has no row in `postbox_relay`.
+    fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
+        let key = |at, sequence| -> Result<Option<Key>, sqlx::Error> {
+            Ok(row.try_get::<Option<_>, _>(at)?.zip(row.try_get::<Option<_>, _>(sequence)?))
+        };
+        let gate = row.try_get::<Option<bool>, _>(0)?.zip(row.try_get::<Option<bool>, _>(1)?);
+        let Some((paused, mine)) = gate else { return Ok(None) };
+        let (picked, all_fit) = (row.try_get(2)?, row.try_get(3)?);
+        Ok(Some(Self { paused, mine, picked, all_fit, last: key(4, 5)?, suspect: key(6, 7)? }))
+    }
+}

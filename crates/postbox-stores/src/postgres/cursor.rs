@@ -1,0 +1,91 @@
+//! [`Cursor`]: where the next claim starts reading.
+//!
+//! Rows in front of the index that cannot be claimed (a sink that is down, dead tuples that a long transaction keeps)
+//! would be read again by every claim. So claims read on behind the last key. The cursor is a hint, the row's state is
+//! the truth: rows that commit behind it (hazard 12) are found when it goes back to the start, which it does all the
+//! time while that is cheap, and with a bounded share of the time when it is not.
+
+use std::time::{Duration, Instant};
+
+use time::OffsetDateTime;
+use time::macros::datetime;
+
+/// A place in the order of claims: `available_at`, then `sequence`.
+pub(super) type Key = (OffsetDateTime, i64);
+
+pub(super) const START: Key = (datetime!(0001-01-01 0:00 UTC), i64::MIN);
+
+/// Going back is free below this.
+const CHEAP: Duration = Duration::from_millis(5);
+/// Otherwise it may take this share of the time.
+const SHARE: u32 = 10;
+/// And happens at least this often.
+const OFTEN: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) struct Cursor {
+    at: Option<Key>,
+    went_back: Instant,
+    cost: Duration,
+    /// The last claim found less than it asked for.
+    short: bool,
+    /// Where the first row with an expired lease was seen.
+    pub(super) suspect: Option<Key>,
+}
+
+impl Cursor {
+    pub(super) fn new() -> Self {
+        Self { at: None, went_back: Instant::now(), cost: Duration::ZERO, short: false, suspect: None }
+    }
+
+    /// Where to read on, and whether that is the start.
+    pub(super) fn next(&self, now: Instant) -> (Key, bool) {
+        let pause = OFTEN.max(self.cost * SHARE);
+        let due = now.duration_since(self.went_back) >= pause;
+        let cheap = self.short && self.cost < CHEAP;
+        match self.at {
+            Some(key) if !(due || cheap) => (key, false),
+            _ => (START, true),
+        }
+    }
+
+    /// Takes in what a claim found.
+    pub(super) fn read(&mut self, from_start: bool, asked: Instant, last: Option<Key>, short: bool) {
+        if from_start {
+            self.went_back = Instant::now();
+            self.cost = asked.elapsed();
+            self.at = last;
+        } else {
+            self.at = last.or(self.at);
+        }
+        self.short = short;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: Key = (datetime!(2026-01-01 0:00 UTC), 7);
+
+    #[test]
+    fn reads_on_under_load_and_goes_back_every_second() {
+        let mut cursor = Cursor::new();
+        let now = Instant::now();
+        assert_eq!(cursor.next(now), (START, true));
+        cursor.read(true, now, Some(KEY), false);
+        assert_eq!(cursor.next(Instant::now()), (KEY, false));
+        assert_eq!(cursor.next(Instant::now() + OFTEN), (START, true));
+    }
+
+    #[test]
+    fn goes_back_at_once_when_idle_unless_that_is_dear() {
+        let mut cursor = Cursor::new();
+        cursor.read(true, Instant::now(), Some(KEY), true);
+        assert_eq!(cursor.next(Instant::now()), (START, true));
+        cursor.cost = Duration::from_millis(500);
+        assert_eq!(cursor.next(Instant::now()), (KEY, false));
+        assert_eq!(cursor.next(Instant::now() + Duration::from_secs(4)), (KEY, false));
+        assert_eq!(cursor.next(Instant::now() + Duration::from_secs(5)), (START, true));
+    }
+}

@@ -1,0 +1,106 @@
+//! Who is the active relay of a table: the session lock where there is one, and a row with a time limit.
+//!
+//! Being alone is an optimisation. Correctness never depends on it: every write is fenced by its claim.
+
+use std::time::Instant;
+
+use postbox_core::{Layout, StoreError};
+use sqlx::{AssertSqlSafe, PgConnection};
+
+use super::error::within;
+use super::link::OPERATION_LIMIT;
+use super::store::{Inner, Opened};
+
+/// The place of the active relay, as this relay holds it.
+#[derive(Debug)]
+pub(super) struct Lead {
+    renewed: Instant,
+}
+
+impl Inner {
+    /// Tries to become the active relay.
+    pub(super) async fn take_lead(
+        &self,
+        connection: &mut PgConnection,
+        opened: &Opened,
+    ) -> Result<Option<Lead>, StoreError> {
+        let session = !self.claims.is_pooled();
+        if session {
+            let lock = sqlx::query_scalar::<_, bool>("SELECT pg_try_advisory_lock($1)").bind(opened.lock);
+            if !within(OPERATION_LIMIT, lock.fetch_one(&mut *connection)).await? {
+                return Ok(None);
+            }
+        }
+        if opened.layout == Layout::Full {
+            let row = sqlx::query_scalar::<_, i64>(AssertSqlSafe(opened.statements.lead.as_str()))
+                .bind(&opened.key)
+                .bind(&self.holder)
+                .bind(session)
+                .bind(self.leader_ttl.as_secs_f64())
+                .persistent(opened.persistent)
+                .fetch_optional(&mut *connection);
+            let Some(epoch) = within(OPERATION_LIMIT, row).await? else {
+                self.unlock(connection, opened).await?;
+                return Ok(None);
+            };
+            tracing::info!(table = &*self.label, relay = self.holder, epoch, session, "active relay");
+        }
+        Ok(Some(Lead { renewed: Instant::now() }))
+    }
+
+    /// Renews the row when a third of its time is over. Only the relay's turning loop calls this, so that a stuck
+    /// relay loses its place.
+    pub(super) async fn renew_lead(
+        &self,
+        lead: &mut Lead,
+        connection: &mut PgConnection,
+        opened: &Opened,
+    ) -> Result<(), StoreError> {
+        if opened.layout == Layout::Bare || lead.renewed.elapsed() < self.leader_ttl / 3 {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let renew = sqlx::query(AssertSqlSafe(opened.statements.renew.as_str()))
+            .bind(&opened.key)
+            .bind(&self.holder)
+            .bind(self.leader_ttl.as_secs_f64())
+            .persistent(opened.persistent)
+            .execute(connection);
+        // Whether the row is still ours is for the claim to see, in the same statement as its rows.
+        within(OPERATION_LIMIT, renew).await?;
+        lead.renewed = now;
+        Ok(())
+    }
+
+    /// Gives back the session lock after the row turned out to be another's.
+    pub(super) async fn unlock(
+        &self,
+        connection: &mut PgConnection,
+        opened: &Opened,
+    ) -> Result<(), StoreError> {
+        if !self.claims.is_pooled() {
+            let unlock = sqlx::query("SELECT pg_advisory_unlock($1)").bind(opened.lock).execute(connection);
+            within(OPERATION_LIMIT, unlock).await?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the place to another relay at once.
+    pub(super) async fn resign(&self) {
+        let Some(opened) = self.opened.get() else { return };
+        if self.state.lock().await.lead.take().is_none() || opened.layout == Layout::Bare {
+            return;
+        }
+        let Ok(mut link) = self.settles.take().await else { return };
+        let resign = sqlx::query(AssertSqlSafe(opened.statements.resign.as_str()))
+            .bind(&opened.key)
+            .bind(&self.holder)
+            .persistent(opened.persistent)
+            .execute(&mut link.connection);
+        match within(OPERATION_LIMIT, resign).await {
+            Ok(_) => link.keep(),
+            // Its time limit ends it as well.
+            Err(error) => tracing::warn!(table = &*self.label, %error, "could not resign"),
+        }
+    }
+}

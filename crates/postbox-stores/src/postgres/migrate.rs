@@ -1,0 +1,47 @@
+//! Makes, upgrades and removes outbox tables: as a plan that is shown, carried out, or printed for another tool.
+//!
+//! Every step can be repeated. A run that was interrupted is finished by the next one, and no step makes anybody else
+//! wait for longer than a fraction of a second: short locks are asked for with a time limit and tried again, indexes on
+//! existing tables are built concurrently.
+
+mod apply;
+mod plan;
+mod print;
+
+pub use apply::{down, up};
+pub use plan::{Plan, Step, StepLock, plan};
+pub use print::{Format, Grants, print_down, print_grants, print_up};
+
+use postbox_core::TableName;
+
+use crate::table::Template;
+
+/// The indexes of a table: the end of the name, the columns, and what the predicate must hold.
+pub(super) const INDEXES: [(&str, &str, &str); 4] = [
+    ("pending_by_available", "(available_at, sequence)", "published_at IS NULL AND dead_at IS NULL"),
+    ("published_by_time", "(published_at, sequence)", "published_at IS NOT NULL"),
+    ("tenant_published", "(tenant_id, published_at, sequence)", ""),
+    // Not in the seeds: without it, counting and listing dead events reads the whole history. It holds dead rows
+    // alone, so events that live never touch it.
+    ("dead_by_time", "(dead_at, sequence)", "dead_at IS NOT NULL"),
+];
+
+/// Names for the statements of a migration. A table without a schema is looked for where the session looks.
+fn names(table: &TableName) -> Template {
+    let key = match table.schema() {
+        Some(_) => format!("'{table}'"),
+        None => format!("(current_schema() || '.{table}')"),
+    };
+    Template::of(table, '"')
+        .with("name", table.table())
+        .with("status_view", table.quoted_sibling(&format!("{}_status", table.table()), '"'))
+        .with("enqueue", table.quoted_sibling("postbox_enqueue", '"'))
+        .with("key", key)
+}
+
+/// The statement that makes an index.
+fn index_sql(table: &TableName, end: &str, columns: &str, predicate: &str, how: &str) -> String {
+    let name = format!("{}_{end}", table.table());
+    let condition = if predicate.is_empty() { String::new() } else { format!(" WHERE {predicate}") };
+    format!("CREATE INDEX {how} \"{name}\" ON {} {columns}{condition}", table.quoted('"'))
+}

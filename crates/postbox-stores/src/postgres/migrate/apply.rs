@@ -1,0 +1,119 @@
+//! Carries a plan out without getting into anybody's way.
+
+use std::time::Duration;
+
+use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
+use sqlx::{AssertSqlSafe, PgConnection};
+
+use super::names;
+use super::plan::{Plan, Step, StepLock, plan};
+use crate::postgres::error::classify;
+use crate::postgres::schema::TableShape;
+
+/// A lock that is waited for makes all that come after it wait too: so not for long, but again and again.
+const LOCK_LIMIT: &str = "SET lock_timeout = '300ms'";
+const TRIES: u32 = 100;
+
+/// Brings a table to the state that this version wants: makes it, upgrades it, or finishes what was interrupted.
+/// Calls `progress` before each step. Answers the plan that was carried out; a second run has no steps.
+///
+/// # Errors
+/// When the table has columns of other types, the database refuses, or a short lock is not to be had.
+pub async fn up(
+    connection: &mut PgConnection,
+    table: &TableName,
+    mut progress: impl FnMut(&Step),
+) -> Result<Plan, StoreError> {
+    one_at_a_time(connection).await?;
+    let plan = plan(connection, table).await?;
+    for step in &plan.steps {
+        progress(step);
+        carry_out(connection, &plan.table, step).await?;
+    }
+    run(connection, "SELECT pg_advisory_unlock(hashtextextended('postbox:migrate', 0))")
+        .await
+        .map_err(classify)?;
+    Ok(plan)
+}
+
+/// Removes a table and what belongs to it. Refuses while it holds events that were not published, unless they are to
+/// be lost on purpose.
+///
+/// # Errors
+/// When unpublished events exist, the table does not exist, or the database fails.
+pub async fn down(
+    connection: &mut PgConnection,
+    table: &TableName,
+    discard_unpublished: bool,
+) -> Result<(), StoreError> {
+    let Some(shape) = TableShape::read(connection, table).await.map_err(classify)? else {
+        let message = format!("{table} does not exist");
+        return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
+    };
+    let template = names(&shape.name);
+    let guard = "IF EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL) THEN
+        RAISE EXCEPTION 'not empty' USING ERRCODE = 'PB001'; END IF;";
+    let forget = if shape.system_tables { "DELETE FROM {{relay}} WHERE tbl = {{key}};" } else { "" };
+    let sql = template.fill(&format!(
+        "DO $postbox$ BEGIN LOCK TABLE {{{{table}}}} IN ACCESS EXCLUSIVE MODE; {} DROP VIEW IF EXISTS {{{{status_view}}}};
+         DROP TABLE {{{{table}}}}; {forget} END $postbox$",
+        if discard_unpublished { "" } else { guard }
+    ));
+    match with_short_lock(connection, &sql).await {
+        Err(error) if error.message().contains("PB001") => {
+            let message = format!("{} holds events that were not published", shape.name);
+            Err(StoreError::new(Code::NotEmpty, StoreErrorKind::Refused, message))
+        }
+        result => result,
+    }
+}
+
+/// Waits for another migration without a statement that waits: a concurrent index build of that other one would wait
+/// for our snapshot, and we for it.
+async fn one_at_a_time(connection: &mut PgConnection) -> Result<(), StoreError> {
+    for _ in 0..600 {
+        let lock = "SELECT pg_try_advisory_lock(hashtextextended('postbox:migrate', 0))";
+        if sqlx::query_scalar::<_, bool>(lock).fetch_one(&mut *connection).await.map_err(classify)? {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Err(busy("another migration runs"))
+}
+
+async fn carry_out(connection: &mut PgConnection, table: &TableName, step: &Step) -> Result<(), StoreError> {
+    match step.lock {
+        StepLock::Short => with_short_lock(connection, &step.sql).await,
+        StepLock::None | StepLock::Concurrent => {
+            run(connection, "SET lock_timeout = 0").await.map_err(classify)?;
+            run(connection, &step.sql).await.map_err(|error| {
+                let error = classify(error);
+                tracing::error!(%table, step = step.what, %error, "migration step failed");
+                error
+            })
+        }
+    }
+}
+
+async fn with_short_lock(connection: &mut PgConnection, sql: &str) -> Result<(), StoreError> {
+    run(connection, LOCK_LIMIT).await.map_err(classify)?;
+    for attempt in 0..TRIES {
+        match run(connection, sql).await.map_err(classify) {
+            Err(error) if error.kind() == StoreErrorKind::Conflict => {
+                let pause = Duration::from_millis(50 * u64::from(attempt.min(20)) + 20);
+                tokio::time::sleep(pause).await;
+            }
+            result => return result,
+        }
+    }
+    Err(busy("a transaction on the table does not end"))
+}
+
+/// One statement at a time in simple mode: a concurrent build refuses to be part of a transaction.
+async fn run(connection: &mut PgConnection, sql: &str) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(connection).await.map(|_| ())
+}
+
+fn busy(why: &str) -> StoreError {
+    StoreError::new(Code::MigrationInterrupted, StoreErrorKind::Conflict, why)
+}

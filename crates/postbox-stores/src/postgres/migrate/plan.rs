@@ -1,0 +1,273 @@
+//! What has to be done to a table, found out by looking at it.
+
+use std::collections::BTreeMap;
+
+use postbox_core::{StoreError, TableName};
+use sqlx::{PgConnection, Row as _};
+
+use super::{INDEXES, index_sql, names};
+use crate::postgres::error::classify;
+use crate::postgres::schema::TableShape;
+
+/// One step of a migration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What it does, in a few words, such as `+ column dead_at`.
+    pub what: String,
+    /// The statement.
+    pub sql: String,
+    /// What it asks of others.
+    pub lock: StepLock,
+}
+
+/// How a step gets along with others who use the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepLock {
+    /// Nobody notices.
+    None,
+    /// A lock for a moment: asked for with a time limit, tried again.
+    Short,
+    /// Takes long but lets everybody work; must not run in a transaction.
+    Concurrent,
+}
+
+/// Everything that has to be done, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The table, with its schema.
+    pub table: TableName,
+    /// The steps; none if the table is as it should be.
+    pub steps: Vec<Step>,
+}
+
+impl Step {
+    pub(super) fn new(what: impl Into<String>, sql: impl Into<String>, lock: StepLock) -> Self {
+        Self { what: what.into(), sql: sql.into(), lock }
+    }
+}
+
+/// Finds out what `up` would do.
+///
+/// # Errors
+/// When the table exists with columns of other types, or the database fails.
+pub async fn plan(connection: &mut PgConnection, table: &TableName) -> Result<Plan, StoreError> {
+    let schema =
+        sqlx::query_scalar::<_, Option<String>>("SELECT current_schema()::text").fetch_one(&mut *connection);
+    let schema = schema.await.map_err(classify)?.unwrap_or_else(|| "public".into());
+    let shape = TableShape::read(connection, table).await.map_err(classify)?;
+    let table = match &shape {
+        Some(shape) => shape.name.clone(),
+        None => table.clone().or_schema(&schema),
+    };
+    let template = names(&table);
+    let mut steps = Vec::new();
+    match &shape {
+        None => {
+            steps.push(Step::new(
+                format!("+ table {table}"),
+                template.fill(include_str!("../migrations/table.sql")),
+                StepLock::None,
+            ));
+            steps.push(Step::new(
+                "+ extension columns",
+                template.fill(include_str!("../migrations/columns.sql")),
+                StepLock::None,
+            ));
+        }
+        Some(shape) => {
+            shape.check()?;
+            let missing = shape.missing();
+            if !missing.is_empty() {
+                steps.push(Step::new(
+                    format!("+ columns {}", missing.join(", ")),
+                    template.fill(include_str!("../migrations/columns.sql")),
+                    StepLock::Short,
+                ));
+            }
+        }
+    }
+    let found = Catalogue::read(connection, &table).await.map_err(classify)?;
+    constraints(&table, shape.is_some(), &found, &mut steps);
+    indexes(&table, shape.is_some(), &found, &mut steps);
+    if !found.storage {
+        let sql = template.fill(include_str!("../migrations/storage.sql"));
+        steps.push(Step::new("~ storage: fillfactor, autovacuum", sql, StepLock::Short));
+    }
+    for (missing, what, sql) in [
+        (!found.relay, "+ table postbox_relay", include_str!("../migrations/relay.sql")),
+        (!found.audit, "+ table postbox_audit", include_str!("../migrations/audit.sql")),
+        (
+            !found.registered,
+            "+ row in postbox_relay",
+            "INSERT INTO {{relay}} (tbl) VALUES ({{key}}) ON CONFLICT DO NOTHING",
+        ),
+        (!found.view, "+ status view", include_str!("../migrations/view.sql")),
+        (!found.function, "+ function postbox_enqueue", include_str!("../migrations/enqueue.sql")),
+    ] {
+        if missing {
+            steps.push(Step::new(what, template.fill(sql), StepLock::None));
+        }
+    }
+    Ok(Plan { table, steps })
+}
+
+/// Constraints that an older table may lack.
+fn constraints(table: &TableName, exists: bool, found: &Catalogue, steps: &mut Vec<Step>) {
+    if !exists {
+        return;
+    }
+    let (quoted, name) = (table.quoted('"'), table.table());
+    if !found.unique_event_id {
+        let index = format!("{name}_event_id_key");
+        let build = format!("CREATE UNIQUE INDEX CONCURRENTLY \"{index}\" ON {quoted} (event_id)");
+        drop_invalid(table, &index, found, steps);
+        if found.indexes.get(&index).is_none_or(|index| !index.valid) {
+            steps.push(Step::new(format!("+ unique index {index}"), build, StepLock::Concurrent));
+        }
+        let adopt = format!("ALTER TABLE {quoted} ADD CONSTRAINT \"{index}\" UNIQUE USING INDEX \"{index}\"");
+        steps.push(Step::new(format!("+ constraint {index}"), adopt, StepLock::Short));
+    }
+    let check = format!("{name}_attempts_nonnegative");
+    if !found.constraints.contains_key(&check) {
+        let add = format!("ALTER TABLE {quoted} ADD CONSTRAINT \"{check}\" CHECK (attempts >= 0) NOT VALID");
+        steps.push(Step::new(format!("+ constraint {check}"), add, StepLock::Short));
+    }
+    if !found.constraints.get(&check).copied().unwrap_or(false) {
+        let validate = format!("ALTER TABLE {quoted} VALIDATE CONSTRAINT \"{check}\"");
+        steps.push(Step::new(format!("~ validate {check}"), validate, StepLock::Concurrent));
+    }
+}
+
+fn indexes(table: &TableName, exists: bool, found: &Catalogue, steps: &mut Vec<Step>) {
+    let quoted = |name: &str| table.quoted_sibling(name, '"');
+    for (end, columns, predicate) in INDEXES {
+        let name = format!("{}_{end}", table.table());
+        if !exists {
+            let sql = index_sql(table, end, columns, predicate, "IF NOT EXISTS");
+            steps.push(Step::new(format!("+ index {name}"), sql, StepLock::None));
+            continue;
+        }
+        // An index of the same name with another condition (the seed's, which holds dead rows) is replaced: ours is
+        // built beside it, then the old one goes.
+        let right = |index: &Index| {
+            index.valid && predicate.split(" AND ").all(|part| index.definition.contains(part))
+        };
+        if found.indexes.get(&name).is_some_and(right) {
+            continue;
+        }
+        // Shorter than the name itself, which may already be as long as PostgreSQL allows.
+        let beside_end = format!("{}_new", end.split('_').next().unwrap_or(end));
+        let beside = format!("{}_{beside_end}", table.table());
+        let old_is_useful = found.indexes.get(&name).is_some_and(|index| index.valid);
+        let half_done = found.indexes.contains_key(&beside);
+        if old_is_useful || half_done {
+            drop_invalid(table, &beside, found, steps);
+            if !found.indexes.get(&beside).is_some_and(right) {
+                let sql = index_sql(table, &beside_end, columns, predicate, "CONCURRENTLY");
+                steps.push(Step::new(format!("+ index {beside} CONCURRENTLY"), sql, StepLock::Concurrent));
+            }
+            if found.indexes.contains_key(&name) {
+                let drop = format!("DROP INDEX CONCURRENTLY {}", quoted(&name));
+                steps.push(Step::new(
+                    format!("- index {name} (other condition)"),
+                    drop,
+                    StepLock::Concurrent,
+                ));
+            }
+            let rename = format!("ALTER INDEX {} RENAME TO \"{name}\"", quoted(&beside));
+            steps.push(Step::new(format!("~ index {beside} → {name}"), rename, StepLock::Short));
+        } else {
+            drop_invalid(table, &name, found, steps);
+            let sql = index_sql(table, end, columns, predicate, "CONCURRENTLY");
+            steps.push(Step::new(format!("+ index {name} CONCURRENTLY"), sql, StepLock::Concurrent));
+        }
+    }
+}
+
+/// What an interrupted concurrent build leaves behind is in the way and of no use.
+fn drop_invalid(table: &TableName, name: &str, found: &Catalogue, steps: &mut Vec<Step>) {
+    if found.indexes.get(name).is_some_and(|index| !index.valid) {
+        let drop = format!("DROP INDEX CONCURRENTLY {}", table.quoted_sibling(name, '"'));
+        steps.push(Step::new(format!("- invalid index {name}"), drop, StepLock::Concurrent));
+    }
+}
+
+struct Index {
+    valid: bool,
+    definition: String,
+}
+
+/// What else is there.
+#[allow(clippy::struct_excessive_bools, reason = "each is one fact of the catalogue")]
+struct Catalogue {
+    indexes: BTreeMap<String, Index>,
+    /// Constraints by name, and whether they are valid.
+    constraints: BTreeMap<String, bool>,
+    unique_event_id: bool,
+    storage: bool,
+    relay: bool,
+    audit: bool,
+    registered: bool,
+    view: bool,
+    function: bool,
+}
+
+impl Catalogue {
+    async fn read(connection: &mut PgConnection, table: &TableName) -> Result<Self, sqlx::Error> {
+        let (schema, name) = (table.schema().unwrap_or("public"), table.table());
+        let rows = sqlx::query(
+            "SELECT i.relname::text, x.indisvalid, pg_get_indexdef(x.indexrelid)
+             FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid WHERE x.indrelid = to_regclass($1)",
+        )
+        .bind(table.quoted('"'))
+        .fetch_all(&mut *connection)
+        .await?;
+        let mut indexes = BTreeMap::new();
+        for row in rows {
+            indexes.insert(row.try_get(0)?, Index { valid: row.try_get(1)?, definition: row.try_get(2)? });
+        }
+        let rows = sqlx::query(
+            "SELECT conname::text, convalidated FROM pg_constraint WHERE conrelid = to_regclass($1)",
+        )
+        .bind(table.quoted('"'))
+        .fetch_all(&mut *connection)
+        .await?;
+        let constraints = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        let constraints = constraints.collect::<Result<_, sqlx::Error>>()?;
+        let facts = sqlx::query(
+            "SELECT
+                EXISTS (SELECT 1 FROM pg_index x JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = x.indkey[0]
+                        WHERE x.indrelid = to_regclass($1) AND x.indisunique AND x.indisvalid AND x.indnatts = 1
+                          AND x.indpred IS NULL AND a.attname = 'event_id'
+                          AND EXISTS (SELECT 1 FROM pg_constraint c WHERE c.conindid = x.indexrelid)),
+                coalesce((SELECT array_to_string(reloptions, ',') LIKE '%fillfactor=85%' FROM pg_class WHERE oid = to_regclass($1)), false),
+                to_regclass($2) IS NOT NULL, to_regclass($3) IS NOT NULL, to_regclass($4) IS NOT NULL,
+                EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                        WHERE n.nspname = $5 AND p.proname = 'postbox_enqueue')",
+        )
+        .bind(table.quoted('"'))
+        .bind(table.quoted_sibling("postbox_relay", '"'))
+        .bind(table.quoted_sibling("postbox_audit", '"'))
+        .bind(table.quoted_sibling(&format!("{name}_status"), '"'))
+        .bind(schema)
+        .fetch_one(&mut *connection)
+        .await?;
+        let relay: bool = facts.try_get(2)?;
+        let mut registered = false;
+        if relay {
+            let sql = names(table).fill("SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = {{key}})");
+            registered = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut *connection).await?;
+        }
+        Ok(Self {
+            indexes,
+            constraints,
+            unique_event_id: facts.try_get(0)?,
+            storage: facts.try_get(1)?,
+            relay,
+            audit: facts.try_get(3)?,
+            registered,
+            view: facts.try_get(4)?,
+            function: facts.try_get(5)?,
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! A migration as SQL text, for tools that apply it themselves.
+
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use postbox_core::TableName;
+
+use super::{INDEXES, index_sql, names};
+
+/// What kind of file to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// Plain SQL: psql, Atlas, Flyway, sqlx.
+    #[default]
+    Sql,
+    /// Goose, up and down in one file.
+    Goose,
+}
+
+/// Which roles get what: `writer=app,relay=postbox,viewer=ops`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Grants {
+    /// Enqueues.
+    pub writer: Option<String>,
+    /// Relays and cleans.
+    pub relay: Option<String>,
+    /// Looks, but at no payload.
+    pub viewer: Option<String>,
+}
+
+impl FromStr for Grants {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut grants = Self::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (kind, role) =
+                part.split_once('=').ok_or_else(|| format!("{part:?} is not of the form kind=role"))?;
+            let good = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '@');
+            if role.is_empty() || role.len() > 63 || !role.chars().all(good) {
+                return Err(format!("{role:?} is not a role name"));
+            }
+            let place = match kind {
+                "writer" => &mut grants.writer,
+                "relay" => &mut grants.relay,
+                "viewer" => &mut grants.viewer,
+                _ => return Err(format!("{kind:?} is none of writer, relay, viewer")),
+            };
+            if place.replace(role.to_owned()).is_some() {
+                return Err(format!("{kind} is given twice"));
+            }
+        }
+        Ok(grants)
+    }
+}
+
+/// The statements that make a table, in order. No index is built concurrently: tools wrap this in a transaction.
+fn up_statements(table: &TableName) -> Vec<String> {
+    let template = names(table);
+    let mut statements = vec![
+        template.fill(include_str!("../migrations/table.sql")),
+        template.fill(include_str!("../migrations/columns.sql")),
+    ];
+    let index = |(end, columns, predicate)| index_sql(table, end, columns, predicate, "IF NOT EXISTS");
+    statements.extend(INDEXES.map(index));
+    statements.extend(
+        [
+            include_str!("../migrations/storage.sql"),
+            include_str!("../migrations/relay.sql"),
+            include_str!("../migrations/audit.sql"),
+            "INSERT INTO {{relay}} (tbl) VALUES ({{key}}) ON CONFLICT DO NOTHING",
+            include_str!("../migrations/view.sql"),
+            include_str!("../migrations/enqueue.sql"),
+        ]
+        .map(|sql| template.fill(sql)),
+    );
+    statements
+}
+
+/// The table as SQL.
+pub fn print_up(table: &TableName, format: Format) -> String {
+    match format {
+        Format::Sql => join(&up_statements(table)),
+        Format::Goose => goose(&up_statements(table), &[down_statement(table)]),
+    }
+}
+
+/// The way back as SQL; it refuses by itself while unpublished events exist.
+pub fn print_down(table: &TableName) -> String {
+    join(&[down_statement(table)])
+}
+
+fn down_statement(table: &TableName) -> String {
+    names(table).fill(include_str!("../migrations/down.sql"))
+}
+
+fn join(statements: &[String]) -> String {
+    statements.iter().fold(String::new(), |mut out, statement| {
+        let _ = writeln!(out, "{};\n", statement.trim_end());
+        out
+    })
+}
+
+fn goose(up: &[String], down: &[String]) -> String {
+    let mut out = String::new();
+    for (direction, statements) in [("Up", up), ("Down", down)] {
+        let _ = writeln!(out, "-- +goose {direction}");
+        for statement in statements {
+            let statement = statement.trim_end();
+            let _ = if statement.contains("$postbox$") {
+                writeln!(out, "-- +goose StatementBegin\n{statement};\n-- +goose StatementEnd\n")
+            } else {
+                writeln!(out, "{statement};\n")
+            };
+        }
+    }
+    out
+}
+
+/// Least privilege, by column.
+pub fn print_grants(table: &TableName, grants: &Grants) -> String {
+    let template = names(table)
+        .with("sequence", table.quoted_sibling(&format!("{}_sequence_seq", table.table()), '"'))
+        .with("audit_sequence", table.quoted_sibling("postbox_audit_id_seq", '"'));
+    let mut statements = Vec::new();
+    for (role, sql) in [
+        (&grants.writer, include_str!("../sql/grant_writer.sql")),
+        (&grants.relay, include_str!("../sql/grant_relay.sql")),
+        (&grants.viewer, include_str!("../sql/grant_viewer.sql")),
+    ] {
+        let Some(role) = role else { continue };
+        let mut template = template.clone().with("role", format!("\"{role}\""));
+        template = match table.schema() {
+            Some(schema) => {
+                template.with("usage", format!("GRANT USAGE ON SCHEMA \"{schema}\" TO \"{role}\""))
+            }
+            None => template.with("usage", "SELECT 1"),
+        };
+        statements.push(template.fill(sql.trim_end()).trim_end_matches(';').to_owned());
+    }
+    join(&statements)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_are_parsed_and_hostile_roles_refused() {
+        let grants: Grants = "writer=app,relay=postbox".parse().unwrap();
+        assert_eq!((grants.writer.as_deref(), grants.viewer), (Some("app"), None));
+        for bad in ["writer", "writer=", "boss=app", "writer=a,writer=b", "writer=a\"; drop table x; --"] {
+            assert!(bad.parse::<Grants>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn printed_sql_can_run_inside_a_transaction() {
+        let table = "public.org_outbox".parse().unwrap();
+        let sql = print_up(&table, Format::Sql);
+        assert!(!sql.contains("CONCURRENTLY") && !sql.contains("{{"));
+        let goose = print_up(&table, Format::Goose);
+        assert!(goose.starts_with("-- +goose Up") && goose.contains("-- +goose Down"));
+    }
+}

@@ -1,0 +1,18 @@
+ALTER TABLE {{table}}
+    ADD COLUMN IF NOT EXISTS aggregate_type TEXT,
+    ADD COLUMN IF NOT EXISTS aggregate_id   TEXT,
+    ADD COLUMN IF NOT EXISTS headers        JSONB,
+    ADD COLUMN IF NOT EXISTS occurred_at    TIMESTAMPTZ,
+    ADD COLUMN IF NOT EXISTS schema_id      TEXT,
+    ADD COLUMN IF NOT EXISTS schema_version INT,
+    ADD COLUMN IF NOT EXISTS routing_key    TEXT,
+    ADD COLUMN IF NOT EXISTS metadata       JSONB,
+    ADD COLUMN IF NOT EXISTS traceparent    TEXT,
+    ADD COLUMN IF NOT EXISTS tracestate     TEXT,
+    ADD COLUMN IF NOT EXISTS locked_by      TEXT,
+    ADD COLUMN IF NOT EXISTS dead_at        TIMESTAMPTZ,
+    ADD COLUMN IF NOT EXISTS dlq_at         TIMESTAMPTZ,
+    ADD COLUMN IF NOT EXISTS payload_raw    BYTEA,
+    ADD COLUMN IF NOT EXISTS content_type   TEXT,
+    ADD COLUMN IF NOT EXISTS attempts_log   JSONB,
+    ADD COLUMN IF NOT EXISTS sinks_done     TEXT[]

@@ -1,0 +1,43 @@
+//! PostgreSQL 14 and later, through sqlx.
+//!
+//! [`PgStore`] is what a relay works with, [`PgAdmin`] what operators and cleaners do, [`migrate`] makes the tables;
+//! enqueue takes a `&mut sqlx::Transaction<'_, Postgres>`.
+
+mod admin;
+mod claim;
+mod cursor;
+mod dead;
+mod error;
+mod leader;
+mod link;
+pub mod migrate;
+mod row;
+mod schema;
+mod statements;
+mod store;
+mod tx;
+
+pub use admin::PgAdmin;
+pub use store::{PgStore, PgStoreBuilder};
+pub use tx::SqlxPostgres;
+
+/// Parses a database URL; the error shows no password.
+///
+/// # Errors
+/// When the text is not a PostgreSQL URL.
+pub fn connect_options(url: &str) -> Result<sqlx::postgres::PgConnectOptions, postbox_core::StoreError> {
+    use postbox_core::{Code, StoreError, StoreErrorKind};
+    use std::str::FromStr as _;
+
+    let refused = |why: String| StoreError::new(Code::DatabaseUrl, StoreErrorKind::Refused, why);
+    if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
+        let scheme = url.split_once(':').map_or("none", |(scheme, _)| scheme);
+        let shown: String = scheme.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
+        return Err(refused(format!(
+            "the URL's scheme is {shown:?}, this build knows postgres:// and postgresql://"
+        )));
+    }
+    sqlx::postgres::PgConnectOptions::from_str(url)
+        .map(|options| options.application_name("postbox"))
+        .map_err(|e| refused(postbox_core::redact::mask_credentials(&e.to_string())))
+}

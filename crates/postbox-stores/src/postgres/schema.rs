@@ -1,0 +1,168 @@
+//! What a table looks like: read once from the catalogue before anything is done to it.
+
+use std::collections::BTreeMap;
+
+use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+
+use super::error::classify;
+
+/// The twelve standard columns with their types, as the catalogue writes them.
+pub(super) const STANDARD: [(&str, &str); 12] = [
+    ("id", "uuid"),
+    ("tenant_id", "uuid"),
+    ("topic", "text"),
+    ("payload", "jsonb"),
+    ("event_id", "uuid"),
+    ("sequence", "bigint"),
+    ("created_at", "timestamp with time zone"),
+    ("published_at", "timestamp with time zone"),
+    ("attempts", "integer"),
+    ("available_at", "timestamp with time zone"),
+    ("locked_at", "timestamp with time zone"),
+    ("last_error", "text"),
+];
+
+/// The extension columns with their types.
+pub(super) const EXTENSION: [(&str, &str); 17] = [
+    ("aggregate_type", "text"),
+    ("aggregate_id", "text"),
+    ("headers", "jsonb"),
+    ("occurred_at", "timestamp with time zone"),
+    ("schema_id", "text"),
+    ("schema_version", "integer"),
+    ("routing_key", "text"),
+    ("metadata", "jsonb"),
+    ("traceparent", "text"),
+    ("tracestate", "text"),
+    ("locked_by", "text"),
+    ("dead_at", "timestamp with time zone"),
+    ("dlq_at", "timestamp with time zone"),
+    ("payload_raw", "bytea"),
+    ("content_type", "text"),
+    ("attempts_log", "jsonb"),
+    ("sinks_done", "text[]"),
+];
+
+/// A table as it is.
+#[derive(Debug, Clone)]
+pub(super) struct TableShape {
+    /// Its name with its schema.
+    pub(super) name: TableName,
+    /// Its columns and their types.
+    pub(super) columns: BTreeMap<String, String>,
+    /// Whether `postbox_relay` and `postbox_audit` stand beside it.
+    pub(super) system_tables: bool,
+}
+
+impl TableShape {
+    /// Reads the table's shape; none if it does not exist.
+    pub(super) async fn read(
+        connection: &mut PgConnection,
+        table: &TableName,
+    ) -> Result<Option<Self>, sqlx::Error> {
+        let found = sqlx::query(
+            "SELECT n.nspname::text, c.oid, to_regclass(quote_ident(n.nspname) || '.postbox_relay') IS NOT NULL
+                AND to_regclass(quote_ident(n.nspname) || '.postbox_audit') IS NOT NULL
+             FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+             WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')",
+        )
+        .bind(table.quoted('"'))
+        .persistent(false)
+        .fetch_optional(&mut *connection)
+        .await?;
+        let Some(found) = found else { return Ok(None) };
+        let (schema, oid): (String, sqlx::postgres::types::Oid) = (found.try_get(0)?, found.try_get(1)?);
+        let columns = sqlx::query(
+            "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
+             WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped",
+        )
+        .bind(oid)
+        .persistent(false)
+        .fetch_all(&mut *connection)
+        .await?;
+        let columns = columns.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        Ok(Some(Self {
+            name: table.clone().or_schema(&schema),
+            columns: columns.collect::<Result<_, sqlx::Error>>()?,
+            system_tables: found.try_get(2)?,
+        }))
+    }
+
+    /// Reads the table's shape; a missing table is an error that names the most similar one.
+    pub(super) async fn expect(connection: &mut PgConnection, table: &TableName) -> Result<Self, StoreError> {
+        if let Some(shape) = Self::read(connection, table).await.map_err(classify)? {
+            shape.check()?;
+            return Ok(shape);
+        }
+        let others = sqlx::query_scalar::<_, String>(AssertSqlSafe(
+            "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+             JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'published_at' WHERE c.relkind = 'r'",
+        ))
+        .fetch_all(connection)
+        .await
+        .map_err(classify)?;
+        let wanted = table.to_string();
+        let distance =
+            |other: &String| edit_distance(table.table(), other.rsplit('.').next().unwrap_or(other));
+        let similar = others.into_iter().filter(|other| distance(other) <= 3).min_by_key(distance);
+        let hint = similar.map(|other| format!(". Did you mean {other}?")).unwrap_or_default();
+        Err(StoreError::new(
+            Code::TableMissing,
+            StoreErrorKind::Refused,
+            format!("{wanted} does not exist{hint}"),
+        ))
+    }
+
+    /// Whether the columns that are there have the right types, and the standard ones are all there.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        let mut problems = Vec::new();
+        for (column, wanted) in STANDARD {
+            match self.columns.get(column) {
+                None => problems.push(format!("{column} is missing")),
+                Some(actual) if actual != wanted => {
+                    problems.push(format!("{column} is {actual}, not {wanted}"));
+                }
+                Some(_) => {}
+            }
+        }
+        for (column, wanted) in EXTENSION {
+            if let Some(actual) = self.columns.get(column).filter(|actual| *actual != wanted) {
+                problems.push(format!("{column} is {actual}, not {wanted}"));
+            }
+        }
+        if problems.is_empty() {
+            return Ok(());
+        }
+        let message = format!("{}: {}", self.name, problems.join("; "));
+        Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
+    }
+
+    /// Extension columns that are not there.
+    pub(super) fn missing(&self) -> Vec<&'static str> {
+        EXTENSION
+            .iter()
+            .map(|(column, _)| *column)
+            .filter(|column| !self.columns.contains_key(*column))
+            .collect()
+    }
+
+    /// How the table is relayed: with everything, or by what the standard columns allow.
+    pub(super) fn layout(&self) -> Layout {
+        if self.missing().is_empty() && self.system_tables { Layout::Full } else { Layout::Bare }
+    }
+}
+
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let cost = diagonal + usize::from(x != *y);
+            let best = cost.min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], best);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,53 @@
+-- Leases waiting rows to a relay. One statement, one snapshot: whether the relay may work, which rows, their lease.
+-- $1 relay (null: many may work)  $2 table  $3, $4 read on behind this key  $5 lease seconds  $6 topics
+-- $7 rows  $8 bytes  $9 max attempts  $10 token  $11 last_error of exhausted rows
+WITH gate AS MATERIALIZED (
+    SELECT r.paused_at IS NOT NULL AS paused,
+           $1::text IS NULL OR (r.holder = $1 AND r.expires_at > clock_timestamp()) AS mine
+    FROM {{relay}} r
+    WHERE r.tbl = $2
+), picked AS MATERIALIZED (
+    SELECT id, available_at, sequence, locked_at IS NOT NULL AS suspect,
+           -- The text of a compressed value is the only way to its size; others are about as long as they are stored.
+           CASE WHEN pg_column_compression(payload) IS NULL THEN pg_column_size(payload)
+                ELSE octet_length(payload::text) END + coalesce(octet_length(payload_raw), 0) AS bytes
+    FROM {{table}}
+    WHERE published_at IS NULL AND dead_at IS NULL
+      AND available_at <= now()
+      AND (available_at, sequence) > ($3, $4)
+      AND {{unlocked}}
+      AND {{topics}}
+      AND (SELECT mine AND NOT paused FROM gate)
+    ORDER BY available_at, sequence
+    LIMIT $7
+    FOR UPDATE SKIP LOCKED
+), budget AS MATERIALIZED (
+    SELECT id, available_at, sequence, suspect,
+           row_number() OVER by_key = 1
+           OR sum(CASE WHEN {{wanted}} THEN bytes ELSE 0 END) OVER by_key - bytes < $8 AS fits
+    FROM picked
+    WINDOW by_key AS (ORDER BY available_at, sequence)
+), claimed AS (
+    UPDATE {{table}} t
+    SET attempts = CASE WHEN t.attempts >= $9 THEN t.attempts ELSE t.attempts + 1 END,
+        locked_at = CASE WHEN t.attempts >= $9 THEN NULL ELSE clock_timestamp() END,
+        locked_by = CASE WHEN t.attempts >= $9 THEN NULL ELSE $10 END,
+        dead_at = CASE WHEN t.attempts >= $9 THEN now() END,
+        last_error = CASE WHEN t.attempts >= $9 THEN $11 ELSE t.last_error END
+    FROM budget b
+    WHERE t.id = b.id AND b.fits AND {{wanted}}
+    RETURNING t.*, extract(epoch FROM clock_timestamp() - greatest(t.created_at, t.available_at))::float8 AS age
+), summary AS (
+    SELECT (SELECT paused FROM gate) AS paused, (SELECT mine FROM gate) AS mine,
+           count(*) AS picked, coalesce(bool_and(fits), true) AS all_fit,
+           (array_agg(available_at ORDER BY available_at DESC, sequence DESC) FILTER (WHERE fits))[1] AS last_at,
+           (array_agg(sequence ORDER BY available_at DESC, sequence DESC) FILTER (WHERE fits))[1] AS last_sequence,
+           (array_agg(available_at ORDER BY available_at, sequence) FILTER (WHERE suspect))[1] AS suspect_at,
+           (array_agg(sequence ORDER BY available_at, sequence) FILTER (WHERE suspect))[1] AS suspect_sequence
+    FROM budget
+)
+SELECT s.paused, s.mine, s.picked, s.all_fit, s.last_at, s.last_sequence, s.suspect_at, s.suspect_sequence,
+       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created_at, c.age,
+       c.payload::text, c.payload_raw, c.content_type, c.headers::text, c.aggregate_type, c.aggregate_id,
+       c.occurred_at, c.schema_id, c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate
+FROM summary s LEFT JOIN claimed c ON true

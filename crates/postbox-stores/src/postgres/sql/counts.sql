@@ -1,0 +1,18 @@
+-- What the table holds: bounded work whatever its size. $1 the bound
+WITH waiting AS MATERIALIZED (
+    SELECT created_at, available_at, attempts, locked_at, attempts = 0 AND available_at > now() AS scheduled
+    FROM {{table}}
+    WHERE published_at IS NULL AND {{alive}}
+    ORDER BY available_at, sequence
+    LIMIT $1
+)
+SELECT count(*) FILTER (WHERE NOT scheduled),
+       count(*) FILTER (WHERE locked_at IS NOT NULL),
+       count(*) FILTER (WHERE scheduled),
+       (SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {{dead}} LIMIT $1) AS dead),
+       -- What backs off has its wait in available_at; it has been due since it was written.
+       coalesce(extract(epoch FROM max(now() - CASE WHEN attempts = 0 THEN greatest(created_at, available_at) ELSE created_at END)
+           FILTER (WHERE NOT scheduled)), 0)::float8,
+       count(*) >= $1,
+       greatest((SELECT reltuples FROM pg_class WHERE oid = to_regclass($2)), 0)::bigint
+FROM waiting

@@ -1,0 +1,339 @@
+//! ④ [`PgStore`]: what became of rows, and the relay's own life on this table; `claim.rs` is the other half.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
+use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
+use sqlx::postgres::{PgConnectOptions, PgPool};
+use sqlx::{AssertSqlSafe, Row as _};
+use tokio::sync::{Mutex, OnceCell};
+use uuid::Uuid;
+
+use super::claim::ClaimState;
+use super::error::{classify, within};
+use super::link::{Link, OPERATION_LIMIT};
+use super::schema::TableShape;
+use super::statements::Statements;
+
+/// An outbox table in PostgreSQL, for one relay.
+///
+/// It holds two connections of its own: claims (with the session lock) and settles overlap.
+#[derive(Debug, Clone)]
+pub struct PgStore(pub(super) Arc<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) table: TableName,
+    pub(super) label: Arc<str>,
+    pub(super) claims: Link,
+    pub(super) settles: Link,
+    pub(super) single_active: bool,
+    /// This incarnation of the relay: never used again.
+    pub(super) holder: String,
+    pub(super) leader_ttl: Duration,
+    pub(super) opened: OnceCell<Opened>,
+    pub(super) state: Mutex<ClaimState>,
+    pub(super) max_attempts: AtomicI32,
+    /// The last settle's answer was lost: rows that no longer match may be its own work.
+    unsure: AtomicBool,
+}
+
+/// What is known of the table once it was looked at.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) statements: Statements,
+    pub(super) layout: Layout,
+    /// `schema.table`, the key in `postbox_relay`.
+    pub(super) key: String,
+    /// The advisory lock of the active relay.
+    pub(super) lock: i64,
+    /// Statements are prepared only where the session is ours.
+    pub(super) persistent: bool,
+}
+
+/// Builds a [`PgStore`].
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct PgStoreBuilder {
+    options: PgConnectOptions,
+    direct: Option<PgConnectOptions>,
+    table: TableName,
+    single_active: bool,
+    name: String,
+    leader_ttl: Duration,
+}
+
+impl PgStoreBuilder {
+    /// Whether only one relay works on the table at a time (the default).
+    pub fn single_active(mut self, single: bool) -> Self {
+        self.single_active = single;
+        self
+    }
+
+    /// The relay's name, for people: a host or pod name.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Where to reach the database itself, if the other address is a transaction pooler (`OUTBOX_DIRECT_URL`).
+    pub fn direct(mut self, options: PgConnectOptions) -> Self {
+        self.direct = Some(options);
+        self
+    }
+
+    /// After how long without a sign of life the active relay loses its place (15 s). It must be several times the
+    /// relay's `poll_interval`, at which signs of life are given.
+    pub fn leader_ttl(mut self, ttl: Duration) -> Self {
+        self.leader_ttl = ttl;
+        self
+    }
+
+    /// Makes the store; nothing is connected yet.
+    pub fn build(self) -> PgStore {
+        let claims = self.direct.unwrap_or_else(|| self.options.clone());
+        let name: String = self.name.chars().filter(|c| !c.is_control()).take(64).collect();
+        PgStore(Arc::new(Inner {
+            label: self.table.to_string().into(),
+            table: self.table,
+            claims: Link::new(claims, self.single_active.then_some(self.leader_ttl)),
+            settles: Link::new(self.options, None),
+            single_active: self.single_active,
+            holder: format!("{name}/{}", Uuid::now_v7().simple()),
+            leader_ttl: self.leader_ttl,
+            opened: OnceCell::new(),
+            state: Mutex::new(ClaimState::new()),
+            max_attempts: AtomicI32::new(25),
+            unsure: AtomicBool::new(false),
+        }))
+    }
+}
+
+impl PgStore {
+    /// Starts to build a store with its own connections.
+    pub fn builder(options: PgConnectOptions, table: TableName) -> PgStoreBuilder {
+        let name = format!("pid-{}", std::process::id());
+        PgStoreBuilder {
+            options,
+            direct: None,
+            table,
+            single_active: true,
+            name,
+            leader_ttl: Duration::from_secs(15),
+        }
+    }
+
+    /// A store with the defaults, that connects to where a pool does (but takes no connection from it).
+    pub fn new(pool: &PgPool, table: TableName) -> Self {
+        Self::builder((*pool.connect_options()).clone(), table).build()
+    }
+
+    /// Which columns the table turned out to have.
+    ///
+    /// # Errors
+    /// When the table cannot be looked at.
+    pub async fn layout(&self) -> Result<Layout, StoreError> {
+        Ok(self.0.opened().await?.layout)
+    }
+}
+
+impl Inner {
+    pub(super) async fn opened(&self) -> Result<&Opened, StoreError> {
+        self.opened.get_or_try_init(|| self.look()).await
+    }
+
+    /// Looks at the table and at the connections to it.
+    async fn look(&self) -> Result<Opened, StoreError> {
+        let mut claims = self.claims.take().await?;
+        let mut settles = self.settles.take().await?;
+        let pid = sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
+        let first = within(OPERATION_LIMIT, pid.fetch_one(&mut claims.connection)).await?;
+        let pid = sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
+        let second = within(OPERATION_LIMIT, pid.fetch_one(&mut settles.connection)).await?;
+        // Two clients on one server process: a transaction pooler stands between (hazard 6).
+        let pooled = first == second;
+        let version = sqlx::query_scalar::<_, String>("SHOW server_version_num").persistent(false);
+        let version = within(OPERATION_LIMIT, version.fetch_one(&mut settles.connection)).await?;
+        if version.parse::<u32>().is_ok_and(|version| version < 140_000) {
+            let message = format!("the server is version {version}");
+            return Err(StoreError::new(Code::DatabaseVersion, StoreErrorKind::Refused, message));
+        }
+        let shape = TableShape::expect(&mut settles.connection, &self.table).await?;
+        let layout = shape.layout();
+        if layout == Layout::Bare {
+            let missing = shape.missing().join(", ");
+            tracing::warn!(
+                table = &*self.label,
+                missing,
+                "a bare table: no pause, no dead_at, no owner row; `postbox migrate up` adds them"
+            );
+        }
+        if pooled {
+            if layout == Layout::Bare && self.single_active {
+                let message = format!("{} has no owner row to be the only relay by", self.table);
+                return Err(StoreError::new(Code::PoolerUnsupported, StoreErrorKind::Refused, message));
+            }
+            tracing::warn!(
+                table = &*self.label,
+                "a transaction pooler: the active relay is decided by its row alone"
+            );
+            self.claims.set_pooled();
+            self.settles.set_pooled();
+        } else {
+            claims.keep();
+            settles.keep();
+        }
+        let key = shape.name.to_string();
+        let lock = fnv1a(&format!("outbox:{key}"));
+        Ok(Opened { statements: Statements::new(&shape), layout, key, lock, persistent: !pooled })
+    }
+
+    async fn settle(&self, settlements: &mut [Settlement]) -> Result<Settled, StoreError> {
+        let opened = self.opened().await?;
+        // The order of locking, the same for everybody (hazard 18).
+        settlements.sort_unstable_by_key(|settlement| settlement.lease.row);
+        let was_unsure = self.unsure.swap(true, Ordering::Relaxed);
+        let mut link = self.settles.take().await?;
+        let all_delivered = settlements.iter().all(|s| s.verdict == Verdict::Delivered);
+        let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
+        let attempts: Vec<i32> = settlements.iter().map(|s| s.lease.attempts).collect();
+        let query = match (&opened.statements.settle_delivered, all_delivered) {
+            (Some(sql), true) => {
+                let tokens: Vec<&str> = settlements.iter().map(|s| &*s.lease.token).collect();
+                sqlx::query(AssertSqlSafe(sql.as_str())).bind(&ids).bind(tokens).bind(&attempts)
+            }
+            _ => self.settle_mixed(opened, settlements, &ids, &attempts),
+        };
+        let query = query.persistent(opened.persistent).fetch_all(&mut link.connection);
+        let rows = match within(OPERATION_LIMIT, query).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                // A refusal is an answer: only a lost one leaves the result unknown.
+                self.unsure.store(error.kind() == StoreErrorKind::Connection, Ordering::Relaxed);
+                return Err(error);
+            }
+        };
+        link.keep();
+        self.unsure.store(false, Ordering::Relaxed);
+        if was_unsure || rows.len() == ids.len() {
+            return Ok(Settled::default());
+        }
+        Ok(Settled { lost: without(ids, &rows)?, next: None })
+    }
+
+    fn settle_mixed<'q>(
+        &self,
+        opened: &'q Opened,
+        settlements: &'q [Settlement],
+        ids: &'q [Uuid],
+        attempts: &'q [i32],
+    ) -> sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments> {
+        let mut verdicts = Vec::with_capacity(ids.len());
+        let (mut waits, mut errors, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+        for settlement in settlements {
+            let (number, wait, error) = match &settlement.verdict {
+                Verdict::Delivered => (0, None, None),
+                Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),
+                Verdict::Release { after } => (2, *after, None),
+                Verdict::Dead { reason } => (3, None, Some(reason.as_str())),
+            };
+            verdicts.push(number);
+            waits.push(wait.map(|wait| i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)));
+            errors.push(error);
+            failures
+                .push(settlement.failure.as_ref().and_then(|failure| serde_json::to_string(failure).ok()));
+        }
+        let query = sqlx::query(AssertSqlSafe(opened.statements.settle.as_str())).bind(ids);
+        match opened.layout {
+            Layout::Full => {
+                let tokens: Vec<&str> = settlements.iter().map(|s| &*s.lease.token).collect();
+                query.bind(tokens).bind(attempts).bind(verdicts).bind(waits).bind(errors).bind(failures)
+            }
+            Layout::Bare => {
+                let since: Vec<_> = settlements.iter().map(|s| s.lease.since).collect();
+                let max = self.max_attempts.load(Ordering::Relaxed);
+                query.bind(since).bind(attempts).bind(verdicts).bind(waits).bind(errors).bind(max)
+            }
+        }
+    }
+
+    async fn extend(&self, leases: &mut [Lease]) -> Result<Vec<Lease>, StoreError> {
+        let opened = self.opened().await?;
+        leases.sort_unstable_by_key(|lease| lease.row);
+        let ids: Vec<Uuid> = leases.iter().map(|lease| lease.row).collect();
+        let attempts: Vec<i32> = leases.iter().map(|lease| lease.attempts).collect();
+        let mut link = self.settles.take().await?;
+        let query = sqlx::query(AssertSqlSafe(opened.statements.extend.as_str())).bind(&ids);
+        let query = match opened.layout {
+            Layout::Full => query.bind(leases.iter().map(|lease| &*lease.token).collect::<Vec<_>>()),
+            Layout::Bare => query.bind(leases.iter().map(|lease| lease.since).collect::<Vec<_>>()),
+        };
+        let query = query.bind(attempts).persistent(opened.persistent).fetch_all(&mut link.connection);
+        let rows = within(OPERATION_LIMIT, query).await?;
+        link.keep();
+        let lost = without(ids, &rows)?;
+        Ok(leases.iter().filter(|lease| lost.contains(&lease.row)).cloned().collect())
+    }
+}
+
+/// The ids that the answer does not name.
+fn without(mut ids: Vec<Uuid>, rows: &[sqlx::postgres::PgRow]) -> Result<Vec<Uuid>, StoreError> {
+    let found = rows.iter().map(|row| row.try_get(0)).collect::<Result<std::collections::HashSet<Uuid>, _>>();
+    let found = found.map_err(classify)?;
+    ids.retain(|id| !found.contains(id));
+    Ok(ids)
+}
+
+/// FNV-1a of 64 bits: the same key in every language that takes part in the lock.
+pub(super) fn fnv1a(text: &str) -> i64 {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    hash.cast_signed()
+}
+
+impl Store for PgStore {
+    fn table(&self) -> &str {
+        &self.0.label
+    }
+
+    async fn open(&self) -> Result<(), StoreError> {
+        self.0.opened().await.map(|_| ())
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
+        self.0.claim(request).await
+    }
+
+    async fn settle(&self, mut settlements: Vec<Settlement>, _admit: usize) -> Result<Settled, StoreError> {
+        self.0.settle(&mut settlements).await
+    }
+
+    async fn extend(&self, mut leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+        self.0.extend(&mut leases).await
+    }
+
+    async fn wait(&self, at_most: Duration) {
+        tokio::time::sleep(at_most).await;
+    }
+
+    async fn close(&self) {
+        self.0.resign().await;
+        self.0.claims.close().await;
+        self.0.settles.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fnv1a;
+
+    #[test]
+    fn the_lock_key_is_fnv_1a_64() {
+        // Test vectors of the algorithm's authors.
+        assert_eq!(fnv1a("").cast_unsigned(), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a("foobar").cast_unsigned(), 0x8594_4171_f739_67e8);
+    }
+}

@@ -1,0 +1,46 @@
+//! The only place where SQL text is put together: names of tables go into statements here and nowhere else.
+
+use postbox_core::TableName;
+
+/// Fills the `{{name}}` places of a statement. Values are quoted names or fixed fragments of SQL, never user text.
+#[derive(Debug, Clone, Default)]
+pub struct Template(Vec<(&'static str, String)>);
+
+impl Template {
+    /// The names that every statement about a table needs: the table and the system tables beside it.
+    pub fn of(table: &TableName, quote: char) -> Self {
+        Self::default()
+            .with("table", table.quoted(quote))
+            .with("relay", table.quoted_sibling("postbox_relay", quote))
+            .with("audit", table.quoted_sibling("postbox_audit", quote))
+    }
+
+    /// The same with one more place filled.
+    #[must_use]
+    pub fn with(mut self, place: &'static str, text: impl Into<String>) -> Self {
+        self.0.push((place, text.into()));
+        self
+    }
+
+    /// The statement.
+    pub fn fill(&self, sql: &str) -> String {
+        let mut out = sql.to_owned();
+        for (place, text) in &self.0 {
+            out = out.replace(&format!("{{{{{place}}}}}"), text);
+        }
+        debug_assert!(!out.contains("{{"), "a place was left empty in: {out}");
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Template;
+
+    #[test]
+    fn places_are_filled_with_quoted_names() {
+        let table = "public.org_outbox".parse().unwrap();
+        let sql = Template::of(&table, '"').fill("SELECT 1 FROM {{table}}, {{relay}}");
+        assert_eq!(sql, r#"SELECT 1 FROM "public"."org_outbox", "public"."postbox_relay""#);
+    }
+}
