@@ -33,7 +33,7 @@ pub(crate) fn problem(text: &str) -> Option<String> {
 
 fn is_version(segment: &str) -> bool {
     segment.strip_prefix('v').is_some_and(|number| {
-        matches!(number.len(), 1..=7)
+        matches!(number.len(), 1..=8)
             && !number.starts_with('0')
             && number.bytes().all(|b| b.is_ascii_digit())
     })
@@ -79,6 +79,12 @@ mod tests {
             head in "[a-zA.-]{0,6}(\\.[a-z0-9-]{0,40}){0,4}", version in "\\.?v?[0-9]{0,9}[.x]?"
         ) {
             agree(&format!("{head}{version}"))?;
+        }
+
+        #[test]
+        fn agrees_with_the_engine_on_versions_and_lengths(c in "[a-z]{100,125}", version in "v[0-9]{0,12}x?") {
+            agree(&format!("a.b.c.{version}"))?;
+            agree(&format!("a.b.{c}.v1"))?;
         }
     }
 }
