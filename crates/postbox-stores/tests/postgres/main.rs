@@ -1,0 +1,13 @@
+//! The store suite and the hazards of PostgreSQL, against a real server.
+
+mod enqueue_sql;
+mod faults;
+mod grants;
+mod migrations;
+mod subject;
+
+use subject::{Shape, Table};
+
+postbox_testkit::store_suite!(migrated, Table::new(Shape::Migrated));
+postbox_testkit::store_suite!(bare, Table::new(Shape::Bare));
+postbox_testkit::store_suite!(least_privilege, Table::new(Shape::Grants));
