@@ -1,4 +1,5 @@
 //! The store suite and the hazards of PostgreSQL, against a real server.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
 mod enqueue_sql;
 mod faults;

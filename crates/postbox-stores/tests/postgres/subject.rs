@@ -142,9 +142,10 @@ impl Subject for Table {
     }
 
     async fn row(&self, event: EventId) -> Option<RowState> {
-        let (dead, log) = match self.features().full {
-            true => ("dead_at IS NOT NULL", "coalesce(jsonb_array_length(attempts_log), 0)"),
-            false => ("published_at IS NULL AND attempts >= 25 AND locked_at IS NULL", "0"),
+        let (dead, log) = if self.features().full {
+            ("dead_at IS NOT NULL", "coalesce(jsonb_array_length(attempts_log), 0)")
+        } else {
+            ("published_at IS NULL AND attempts >= 25 AND locked_at IS NULL", "0")
         };
         let sql = format!(
             "SELECT published_at IS NOT NULL, {dead}, locked_at IS NOT NULL, attempts, available_at <= now(), last_error,
