@@ -7,35 +7,44 @@
 //!
 //! # A tour
 //!
-//! ```
+//! ```no_run
+//! use postbox::postgres::PgStore;
 //! use postbox::sinks::FileSink;
-//! use postbox::{EnqueueError, Event, EventBus, Meta, Outbox, OutboxTx, Relay, RelayError, Store};
+//! use postbox::{Event, EventBus, Meta, Outbox, Relay};
 //! use serde::{Deserialize, Serialize};
 //!
 //! // 1. An event is a struct with a topic. A breaking change gets a new struct and a new `vN`.
 //! #[derive(Event, Serialize, Deserialize)]
 //! #[event(topic = "shop.order.placed.v1", aggregate = "order", id = "order_id")]
 //! struct OrderPlaced {
-//!     order_id: u64,
+//!     order_id: i64,
 //!     total: String,
 //! }
 //!
+//! # async fn tour() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = sqlx::PgPool::connect("postgres://localhost/shop").await?;
+//! let outbox = Outbox::new("public.shop_outbox".parse()?);
+//!
 //! // 2. Enqueue it in the transaction that writes your data: both happen, or neither.
-//! async fn place_order<T: OutboxTx>(tx: T, outbox: &Outbox) -> Result<(), EnqueueError<T::Error>> {
-//!     let receipt = outbox.enqueue(tx, OrderPlaced { order_id: 7, total: "9.90".to_owned() }).await?;
-//!     println!("{} will be delivered once the transaction commits", receipt.event_id);
-//!     Ok(())
-//! }
+//! let mut tx = pool.begin().await?;
+//! sqlx::query("INSERT INTO orders (id) VALUES ($1)").bind(7_i64).execute(&mut *tx).await?;
+//! outbox.enqueue(&mut tx, OrderPlaced { order_id: 7, total: "9.90".into() }).await?;
+//! tx.commit().await?;
 //!
 //! // 3. A relay delivers: to handlers in this process, and to sinks outside of it.
-//! fn relay<S: Store>(store: S) -> Result<Relay<S>, RelayError> {
-//!     let bus = EventBus::new().on(|meta: Meta, order: OrderPlaced| async move {
-//!         // An event may come again; `meta.event_id` is then the same.
-//!         println!("{}: order {} over {}", meta.event_id, order.order_id, order.total);
-//!         Ok(())
-//!     });
-//!     Relay::builder(store).route("shop.order.*.*", bus).route("**", FileSink::open("events.jsonl")).build()
-//! }
+//! let bus = EventBus::new().on(|meta: Meta, order: OrderPlaced| async move {
+//!     // An event may come again; `meta.event_id` is then the same.
+//!     println!("{}: order {} over {}", meta.event_id, order.order_id, order.total);
+//!     Ok(())
+//! });
+//! let relay = Relay::builder(PgStore::new(&pool, "public.shop_outbox".parse()?))
+//!     .route("shop.order.*.*", bus)
+//!     .route("**", FileSink::open("events.jsonl"))
+//!     .build()?
+//!     .spawn();
+//! relay.shutdown().await?; // finishes what runs, gives back the rest
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! - More than a struct: [`Record::of`] adds headers, a tenant or a delay, [`Record::builder`] takes raw JSON or bytes.
@@ -48,7 +57,7 @@
 //! # Reading the source
 //!
 //! An event's way, in six files: ① `event.rs`, what is enqueued · ② `outbox.rs`, written in the caller's transaction ·
-//! ③ `relay/run.rs`, the loop · ④ `store.rs` of a database in `postbox-stores`, claim and settle as SQL ·
+//! ③ `relay/run.rs`, the loop · ④ `claim.rs` and `store.rs` of a database in `postbox-stores`, claim and settle as SQL ·
 //! ⑤ `relay/dispatch.rs`, a unit of events under a timeout · ⑥ `relay/settle.rs`, outcomes become verdicts. All but ④
 //! are in `postbox-core`.
 //!
@@ -84,3 +93,9 @@ pub use postbox_core::{cleaner, redact, relay, store, telemetry, testing};
 
 #[cfg(feature = "sinks")]
 pub use postbox_sinks as sinks;
+
+/// PostgreSQL: the store, operators' work on it, and migrations. See [`PgStore`](postgres::PgStore).
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use postbox_stores::postgres::*;
+}
