@@ -8,7 +8,7 @@ struct Order {
     id: u64,
 }
 
-async fn place(outbox: &Outbox, tx: impl OutboxTx) {
+async fn place<D>(outbox: &Outbox, tx: impl OutboxTx<D>) {
     let _ = outbox.enqueue(tx, Order { id: 7 }).await;
 }
 
