@@ -145,6 +145,9 @@ codes! {
     ConfigFile = "OUTBOX_CONFIG_FILE",
         "The configuration file cannot be read or is not TOML.",
         "Correct the file at the place that the message names.";
+    ConfigMissing = "OUTBOX_CONFIG_MISSING",
+        "A setting that this command needs is not given.",
+        "Give it as a flag, a variable or in postbox.toml, as the message says.";
     NoTables = "OUTBOX_NO_TABLES",
         "No outbox table is named.",
         "Pass --table public.org_outbox, or set OUTBOX_RELAY_TABLES.";
