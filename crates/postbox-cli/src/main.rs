@@ -1,5 +1,16 @@
-//! See the crate description.
-#[allow(dead_code, unused_imports, reason = "the commands that use it are not written yet")]
-mod config;
+//! The program `postbox`: see `postbox --help`.
 
-fn main() {}
+mod assemble;
+mod cli;
+mod cmd;
+#[allow(dead_code, unused_imports, reason = "its tests and its reference page use more than the commands do")]
+mod config;
+mod control;
+mod http;
+mod logs;
+mod opened;
+mod report;
+
+fn main() -> std::process::ExitCode {
+    cli::run(std::env::args_os())
+}

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::error::{Code, ConfigError};
+use postbox_core::Code;
+
+use super::error::ConfigError;
 use super::kind::{DAY_MS, show_duration};
 use super::layers::{Effective, change};
 use super::route::Route;
@@ -35,7 +37,7 @@ pub(super) fn combinations(settings: &Settings, effective: &[Effective], errors:
             change(timeout),
             show_duration(most)
         );
-        errors.push(ConfigError::new(Code::Invalid, Some(at_fault.origin.clone()), cause, next));
+        errors.push(ConfigError::new(Code::ConfigInvalid, Some(at_fault.origin.clone()), cause, next));
     }
 }
 
@@ -79,5 +81,5 @@ fn missing(setting: &Setting) -> ConfigError {
         setting.flag,
         (setting.accepts)()
     );
-    ConfigError::new(Code::Missing, None, cause, next)
+    ConfigError::new(Code::ConfigMissing, None, cause, next)
 }

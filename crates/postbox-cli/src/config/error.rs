@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use postbox_core::Code;
 use serde_json::{Value, json};
 
 /// Where a setting's value came from; the layers, lowest first.
@@ -42,45 +43,6 @@ impl fmt::Display for Origin {
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
             Self::Env(name) => f.write_str(name),
             Self::Flag(name) => write!(f, "--{name}"),
-        }
-    }
-}
-
-/// The stable codes of configuration errors, for scripts and `postbox explain`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Code {
-    /// A value, or a combination of values, that cannot work.
-    Invalid,
-    /// A key or variable that no setting has.
-    UnknownKey,
-    /// A setting of the contract that this version does not have yet.
-    Unsupported,
-    /// The configuration file cannot be read.
-    File,
-    /// A command needs a setting that nobody gave.
-    Missing,
-}
-
-impl Code {
-    /// The code as users see it.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Invalid => "OUTBOX_CONFIG_INVALID",
-            Self::UnknownKey => "OUTBOX_CONFIG_UNKNOWN_KEY",
-            Self::Unsupported => "OUTBOX_CONFIG_UNSUPPORTED",
-            Self::File => "OUTBOX_CONFIG_FILE",
-            Self::Missing => "OUTBOX_CONFIG_MISSING",
-        }
-    }
-
-    /// What it means, in one line of Markdown.
-    pub(crate) fn meaning(self) -> &'static str {
-        match self {
-            Self::Invalid => "A value, or a combination of values, cannot work.",
-            Self::UnknownKey => "No setting has this key or variable: most often a slip of the finger.",
-            Self::Unsupported => "The setting or value is planned, but not in this version.",
-            Self::File => "The configuration file cannot be read, or is not TOML.",
-            Self::Missing => "The command needs a setting that nobody gave.",
         }
     }
 }

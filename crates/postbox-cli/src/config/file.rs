@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::error::{Code, ConfigError, Origin};
+use postbox_core::Code;
+
+use super::error::{ConfigError, Origin};
 use super::kind::Shape;
 use super::settings::{SETTINGS, Setting};
 use super::text::{nearest, shown};
@@ -75,8 +77,10 @@ pub(super) fn read(
                 Some(_) => "name a file that exists and that this user may read",
                 None => "make it readable, or name another with --config",
             };
-            let error =
-                ConfigError { source: Some(error), ..ConfigError::new(Code::File, origin, cause, next) };
+            let error = ConfigError {
+                source: Some(error),
+                ..ConfigError::new(Code::ConfigFile, origin, cause, next)
+            };
             errors.push(error);
             return None;
         }
@@ -124,7 +128,7 @@ impl Reader<'_> {
                 let line = self.line(error.span().map_or(0, |span| span.start));
                 let cause = format!("this is not TOML: {}", error.message().replace('\n', " "));
                 self.error(
-                    Code::File,
+                    Code::ConfigFile,
                     line,
                     cause,
                     "correct the line; the format is described at https://toml.io",
@@ -140,7 +144,7 @@ impl Reader<'_> {
                 (SINKS, DeValue::Table(table)) => self.sinks(table, &mut layer),
                 (ROUTE, DeValue::Array(array)) => self.routes(array, line, &mut layer),
                 (DATABASE, _) => self.error(
-                    Code::Unsupported,
+                    Code::ConfigUnsupported,
                     line,
                     "several databases in one process ([[database]]) are not in this version",
                     "run one postbox for each database, with its own database_url",
@@ -203,7 +207,7 @@ impl Reader<'_> {
                 Some(url) => layer.sinks.push(FileSink { name: name.into_inner().into_owned(), url, line }),
                 None => {
                     let next = "give it one, such as url = \"file:out.jsonl\"";
-                    self.error(Code::Invalid, line, format!("{} has no url", label(&path)), next);
+                    self.error(Code::ConfigInvalid, line, format!("{} has no url", label(&path)), next);
                 }
             }
         }
@@ -230,7 +234,7 @@ impl Reader<'_> {
                 ("topic", DeValue::String(text)) => topic = Some(text.trim().to_owned()),
                 ("sink" | "sinks", _) if sinks.is_some() => {
                     self.error(
-                        Code::Invalid,
+                        Code::ConfigInvalid,
                         line,
                         "the route has both sink and sinks",
                         "keep one of the two",
@@ -253,7 +257,7 @@ impl Reader<'_> {
             (topic, _) => {
                 let missing = if topic.is_none() { "topic" } else { "sink" };
                 let next = "write both, such as topic = \"org.**\" and sink = \"stdout:\"";
-                self.error(Code::Invalid, line, format!("the route has no {missing}"), next);
+                self.error(Code::ConfigInvalid, line, format!("the route has no {missing}"), next);
             }
         }
     }
@@ -279,13 +283,13 @@ impl Reader<'_> {
             None => "There is no such setting.".to_owned(),
         };
         let next = "correct or remove it; `postbox config show` lists every setting";
-        self.error(Code::UnknownKey, line, format!("unknown key {}. {known}", label(path)), next);
+        self.error(Code::ConfigUnknownKey, line, format!("unknown key {}. {known}", label(path)), next);
     }
 
     fn misshapen(&mut self, line: usize, path: &str, expected: &str) {
         let path = label(path);
         self.error(
-            Code::Invalid,
+            Code::ConfigInvalid,
             line,
             format!("{path} has the wrong type"),
             format!("write {path} as {expected}"),

@@ -134,6 +134,11 @@ fn accepted_durations(min: u64, max: u64) -> String {
     format!("a duration such as 500ms, 1s, 1m, 168h or 7d, from {} to {}", show_ms(min), show_ms(max))
 }
 
+/// A wait that a flag gives, such as `5s`.
+pub(crate) fn parse_delay(text: &str) -> Result<Duration, String> {
+    parse_duration(text, 0, LONGEST_MS)
+}
+
 fn parse_duration(text: &str, min: u64, max: u64) -> Result<Duration, String> {
     let (number, unit) = split_unit(text);
     let unit_ms: u64 = match unit {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 
-use super::error::{Code, ConfigError, Origin};
+use postbox_core::Code;
+
+use super::error::{ConfigError, Origin};
 use super::file::FileLayer;
 use super::flags::Flags;
 use super::kind::Shape;
@@ -146,7 +148,7 @@ fn show_wrong(setting: &Setting, items: &[String]) -> String {
 
 fn wrong(effective: &Effective, cause: String) -> ConfigError {
     let next = format!("{} {}", change(effective), (effective.setting.accepts)());
-    ConfigError::new(Code::Invalid, Some(effective.origin.clone()), cause, next)
+    ConfigError::new(Code::ConfigInvalid, Some(effective.origin.clone()), cause, next)
 }
 
 fn unsupported(effective: &Effective, built: &[&str]) -> ConfigError {
@@ -156,7 +158,7 @@ fn unsupported(effective: &Effective, built: &[&str]) -> ConfigError {
         none if none.is_empty() => format!("leave {} unset", setting.path),
         values => format!("{} {values}, or leave it unset", change(effective)),
     };
-    ConfigError::new(Code::Unsupported, Some(origin.clone()), cause, next)
+    ConfigError::new(Code::ConfigUnsupported, Some(origin.clone()), cause, next)
 }
 
 /// How to change a value in the layer that has it; the value follows.
@@ -183,7 +185,7 @@ pub(super) fn unknown_variables(env: &Env, errors: &mut Vec<ConfigError>) {
         };
         let name: String = name.chars().take(100).flat_map(char::escape_debug).collect();
         errors.push(ConfigError::new(
-            Code::UnknownKey,
+            Code::ConfigUnknownKey,
             None,
             format!("unknown environment variable {name}. {known}"),
             "correct or unset it; `postbox config show` lists every setting",

@@ -19,9 +19,11 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use error::{Code, ConfigError, ConfigErrors, Origin};
+use postbox_core::Code;
+
+pub(crate) use error::{ConfigError, ConfigErrors, Origin};
 pub(crate) use flags::{CONFIG_ENV, Flags, args, args_for};
-pub(crate) use kind::Shape;
+pub(crate) use kind::{Shape, parse_delay};
 pub(crate) use layers::{Effective, Env, environment};
 pub(crate) use reference::reference_markdown;
 pub(crate) use route::{Route, Sink};
@@ -29,7 +31,7 @@ pub(crate) use settings::{
     Claim, Cleaner, General, History, Metrics, OnDead, Ordering, Relay, SETTINGS, Setting, Settings,
 };
 pub(crate) use show::{json as show_json, text as show_text};
-pub(crate) use text::{Secret, mask};
+pub(crate) use text::{Secret, mask, nearest, shown};
 
 /// What a configuration is made from. Nothing else is looked at, so that tests need no process of their own.
 /// Without `Debug`: it holds secrets.
@@ -81,7 +83,12 @@ impl Config {
             Ok(settings) => settings,
             Err(reason) => {
                 let cause = format!("a default of this build {reason}");
-                errors.push(ConfigError::new(Code::Invalid, None, cause, "report this as a bug of postbox"));
+                errors.push(ConfigError::new(
+                    Code::ConfigInvalid,
+                    None,
+                    cause,
+                    "report this as a bug of postbox",
+                ));
                 return Err(ConfigErrors(errors));
             }
         };

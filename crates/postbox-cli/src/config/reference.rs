@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::error::Code;
 use super::flags::heading;
 use super::kind::Shape;
 use super::settings::{SETTINGS, Setting};
+use postbox_core::Code;
 
 const INTRODUCTION: &str = "\
 <!-- Made from crates/postbox-cli/src/config/settings.rs. Do not edit; after a change there, run
@@ -56,7 +56,13 @@ pub(crate) fn reference_markdown() -> String {
     }
     page.push_str(ROUTES);
     page.push_str("\n## Errors\n\n| code | meaning |\n| --- | --- |\n");
-    for code in [Code::Invalid, Code::UnknownKey, Code::Unsupported, Code::File, Code::Missing] {
+    for code in [
+        Code::ConfigInvalid,
+        Code::ConfigUnknownKey,
+        Code::ConfigUnsupported,
+        Code::ConfigFile,
+        Code::ConfigMissing,
+    ] {
         let _ = writeln!(page, "| `{}` | {} |", code.as_str(), code.meaning());
     }
     page

@@ -1,6 +1,8 @@
 //! Sinks by name, and which topics go to which of them.
 
-use super::error::{Code, ConfigError, Origin};
+use postbox_core::Code;
+
+use super::error::{ConfigError, Origin};
 use super::file::FileLayer;
 use super::kind::scheme;
 use super::text::{Secret, nearest, shown};
@@ -97,7 +99,7 @@ impl SinkTable {
         if !named {
             let cause = format!("{} cannot be the name of a sink", shown(name));
             let next = "use letters, digits, - and _, at most 64";
-            errors.push(ConfigError::new(Code::Invalid, Some(origin.clone()), cause, next));
+            errors.push(ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next));
         }
         let url_refused = !is_url(url);
         if url_refused {
@@ -133,7 +135,7 @@ impl SinkTable {
             let guess = guess.map(|name| format!(" Did you mean {name}?")).unwrap_or_default();
             let cause = format!("{setting} = {} is not in [sinks].{guess}", shown(given));
             let next = "name a sink of [sinks], or give a URL such as stdout: or file:out.jsonl";
-            errors.push(ConfigError::new(Code::Invalid, Some(origin.clone()), cause, next));
+            errors.push(ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next));
         }
         None
     }
@@ -161,14 +163,14 @@ fn is_url(text: &str) -> bool {
 fn not_a_url(setting: &str, given: &str, origin: &Origin) -> ConfigError {
     let cause = format!("{setting} = {} is not a URL", shown(given));
     let next = "give a URL such as stdout: or file:out.jsonl";
-    ConfigError::new(Code::Invalid, Some(origin.clone()), cause, next)
+    ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next)
 }
 
 fn check_pattern(topic: &str, origin: &Origin, errors: &mut Vec<ConfigError>) {
     if topic.is_empty() || topic.contains(|c: char| c.is_whitespace() || c.is_control()) {
         let cause = format!("route.topic = {} is not a topic pattern", shown(topic));
         let next = "write a pattern such as org.**, org.*.created.* or **";
-        errors.push(ConfigError::new(Code::Invalid, Some(origin.clone()), cause, next));
+        errors.push(ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next));
     }
 }
 
@@ -176,13 +178,13 @@ fn only_one<'a>(sinks: &'a [String], origin: &Origin, errors: &mut Vec<ConfigErr
     let error = match sinks {
         [sink] if !sink.is_empty() => return Some(sink),
         [] | [_] => ConfigError::new(
-            Code::Invalid,
+            Code::ConfigInvalid,
             Some(origin.clone()),
             "the route has an empty sink",
             "name a sink of [sinks], or give a URL such as stdout:",
         ),
         _ => ConfigError::new(
-            Code::Unsupported,
+            Code::ConfigUnsupported,
             Some(origin.clone()),
             "a route to several sinks (fan-out) is not in this version",
             "give the route one sink",

@@ -68,7 +68,7 @@ fn effective(setting: &Setting, start: &Start) -> Effective {
         let mut errors = Vec::new();
         let file = file::read(inputs.dir, None, &mut errors);
         let all = layers::resolve(inputs.flags, inputs.env, file.as_ref(), &mut errors);
-        assert!(errors.iter().all(|error| error.code == super::super::Code::Unsupported), "{errors:?}");
+        assert!(errors.iter().all(|error| error.code == postbox_core::Code::ConfigUnsupported), "{errors:?}");
         let others = all.iter().filter(|effective| effective.setting.path != setting.path);
         assert!(others.clone().all(|effective| effective.origin == Origin::Default), "{all:#?}");
         all.into_iter().find(|effective| effective.setting.path == setting.path).unwrap()

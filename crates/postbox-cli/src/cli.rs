@@ -1,0 +1,301 @@
+//! The command line: what can be asked for, and how it gets to the commands.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::builder::PossibleValuesParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use postbox_core::Code;
+
+use crate::cmd;
+use crate::config::{Config, Flags, Inputs, args, args_for, environment, mask};
+use crate::logs::{self, Format};
+use crate::report::{Exit, Failure, Problem};
+
+/// What a command gets to work with.
+pub(crate) struct Call<'a> {
+    /// The flags of the command itself.
+    pub(crate) matches: &'a ArgMatches,
+    /// The configuration, checked.
+    pub(crate) config: Config,
+    /// Whether results are to be JSON.
+    pub(crate) json: bool,
+}
+
+impl Call<'_> {
+    /// The value of a flag of the command.
+    pub(crate) fn text(&self, flag: &str) -> Option<&str> {
+        self.matches.try_get_one::<String>(flag).ok().flatten().map(String::as_str)
+    }
+
+    /// Whether a switch of the command is on.
+    pub(crate) fn on(&self, switch: &str) -> bool {
+        self.matches.try_get_one::<bool>(switch).ok().flatten().copied().unwrap_or(false)
+    }
+}
+
+/// Runs the program.
+pub(crate) fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    // Before anything is parsed: an error of the parsing wants to be JSON as well.
+    let json = arguments.iter().any(|argument| argument == "--json");
+    let matches = match command().try_get_matches_from(&arguments) {
+        Ok(matches) => matches,
+        Err(error) => return refuse(&error, &arguments, json).into(),
+    };
+    let logs_json = |(_, relay): (&str, &ArgMatches)| {
+        relay.try_get_one::<String>("log-format").ok().flatten().is_some_and(|format| format == "json")
+    };
+    let json = json || matches.subcommand().is_some_and(logs_json);
+    match dispatch(&matches, json) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            failure.print(json);
+            failure.exit().into()
+        }
+    }
+}
+
+fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
+    let Some((name, matches)) = matches.subcommand() else { return Ok(Exit::Usage) };
+    if name == "explain" {
+        return cmd::explain::run(matches.get_one::<String>("code").map(String::as_str), json);
+    }
+    let (name, matches) = match matches.subcommand() {
+        Some((inner, matches)) => (format!("{name} {inner}"), matches),
+        None => (name.to_owned(), matches),
+    };
+    let format = match matches.try_get_one::<String>("log-format").ok().flatten().map(String::as_str) {
+        Some("json") => Format::Json,
+        _ => Format::Text,
+    };
+    // Commands speak for themselves; their log is for those who ask for it by RUST_LOG.
+    logs::start(format, if name == "relay" { "info,sqlx=warn" } else { "off" });
+    let env = environment(std::env::vars_os());
+    let flags = Flags::from_matches(matches);
+    let config = Config::load(&Inputs { dir: Path::new(""), env: &env, flags: &flags })?;
+    let call = Call { matches, config, json };
+    match name.as_str() {
+        "migrate up" => cmd::migrate::up(&call),
+        "migrate down" => cmd::migrate::down(&call),
+        "migrate print" => cmd::migrate::print(&call),
+        "relay" => cmd::relay::run(&call.config),
+        "status" => cmd::status::run(&call),
+        "pause" => cmd::pause::pause(&call),
+        "resume" => cmd::pause::resume(&call),
+        "enqueue" => cmd::enqueue::run(&call),
+        "config check" => cmd::config::check(&call),
+        _ => cmd::config::show(&call),
+    }
+}
+
+/// Says what is wrong with the command line, in the form of all errors.
+fn refuse(error: &clap::Error, arguments: &[OsString], json: bool) -> Exit {
+    let code = match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Help that nobody reads to its end is no failure.
+            let _ = error.print();
+            return Exit::Done;
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            return Exit::Usage;
+        }
+        ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => Code::ConfigUnknownKey,
+        ErrorKind::MissingRequiredArgument | ErrorKind::MissingSubcommand => Code::ConfigMissing,
+        _ => Code::ConfigInvalid,
+    };
+    let rendered = error.render().to_string();
+    // The first paragraph says what is wrong; tips and usage follow it.
+    let paragraph = rendered.trim_start_matches("error: ").lines().take_while(|line| !line.trim().is_empty());
+    let mut message = paragraph.map(str::trim).collect::<Vec<_>>().join(" ");
+    let similar = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    for guess in similar.into_iter().filter_map(|kind| error.get(kind)) {
+        message = format!("{message}. Did you mean {guess}?");
+    }
+    // What stands in the wrong place may be a URL with its password.
+    for kind in [ContextKind::InvalidArg, ContextKind::InvalidValue, ContextKind::InvalidSubcommand] {
+        if let Some(ContextValue::String(given)) = error.get(kind) {
+            message = message.replace(given.as_str(), &mask(given));
+        }
+    }
+    let next = format!("{} --help", asked_for(arguments));
+    let failure = Failure::from(Problem::new(code, message).next(next));
+    failure.print(json);
+    failure.exit()
+}
+
+/// The command that the arguments name, as far as there is one.
+fn asked_for(arguments: &[OsString]) -> String {
+    let (mut path, root) = ("postbox".to_owned(), command());
+    let mut at = &root;
+    for argument in arguments.iter().skip(1).filter_map(|argument| argument.to_str()) {
+        let Some(inner) = at.find_subcommand(argument) else { continue };
+        path = format!("{path} {argument}");
+        at = inner;
+    }
+    path
+}
+
+/// The whole command line.
+pub(crate) fn command() -> Command {
+    let json = Arg::new("json")
+        .long("json")
+        .global(true)
+        .action(ArgAction::SetTrue)
+        .help("Prints results and errors as JSON");
+    Command::new("postbox")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Delivers the events that committed with your data, without losing one.")
+        .after_help(
+            "Start: postbox migrate up --table public.org_outbox\n       \
+             postbox relay --table public.org_outbox --sink stdout:\n\n\
+             DATABASE_URL names the database; `postbox config show` lists every setting.\n\
+             Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 found problems, 130 stopped by a second signal.",
+        )
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .arg(json)
+        .subcommands([migrate(), relay(), status(), pause(), resume(), enqueue(), config(), explain()])
+}
+
+fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help)
+}
+
+fn migrate() -> Command {
+    let grants = || {
+        option(
+            "grants",
+            "KIND=ROLE,…",
+            "Gives roles what they need and no more: writer=app,relay=postbox,viewer=ops",
+        )
+    };
+    let up = Command::new("up")
+        .about("Makes a table, upgrades it in place, or finishes what was interrupted; repeat it as you like")
+        .args(args_for(&["database_url", "direct_url", "relay.tables"]))
+        .arg(grants())
+        .arg(switch("dry-run", "Shows the plan and changes nothing"));
+    let down = Command::new("down")
+        .about("Removes a table; refuses while it holds events that were not published")
+        .args(args_for(&["database_url", "direct_url", "relay.tables"]))
+        .arg(switch(
+            "discard-unpublished",
+            "Removes it together with events that were not published: they are lost",
+        ))
+        .arg(switch("yes", "Does not ask; needed where there is no terminal"));
+    let print = Command::new("print")
+        .about("Prints the SQL for other tools, such as psql, Atlas, Flyway or Goose; needs no database")
+        .args(args_for(&["relay.tables"]))
+        .arg(grants())
+        .arg(
+            option("format", "FORMAT", "The kind of file; goose has up and down in one")
+                .value_parser(PossibleValuesParser::new(["sql", "goose"]))
+                .default_value("sql"),
+        )
+        .arg(switch("down", "Prints the way back instead"));
+    Command::new("migrate")
+        .about("Makes, upgrades and removes outbox tables")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([up, down, print])
+}
+
+fn relay() -> Command {
+    Command::new("relay")
+        .about("Delivers the events of tables, and cleans up after their retention")
+        .after_help(
+            "Any number of relays may run: one works on a table, the others take over when it ends.\n\
+             SIGTERM or SIGINT stops in good order, a second one at once. RUST_LOG chooses what is logged.",
+        )
+        .args(args())
+        .arg(
+            option("log-format", "FORMAT", "How log lines look, on standard error")
+                .value_parser(PossibleValuesParser::new(["text", "json"]))
+                .default_value("text"),
+        )
+}
+
+fn status() -> Command {
+    Command::new("status").about("Shows who works on a table and what it holds").args(args_for(&[
+        "database_url",
+        "relay.tables",
+        "relay.max_attempts",
+    ]))
+}
+
+fn pause() -> Command {
+    Command::new("pause")
+        .about("Stops delivery of a table in every relay, until resume; outlives restarts")
+        .args(args_for(&["database_url", "relay.tables"]))
+        .arg(option("reason", "TEXT", "Why, for the others").default_value(""))
+}
+
+fn resume() -> Command {
+    Command::new("resume")
+        .about("Starts delivery of a paused table again")
+        .args(args_for(&["database_url", "relay.tables"]))
+}
+
+fn enqueue() -> Command {
+    Command::new("enqueue")
+        .about("Writes one event in a transaction of its own, for trying")
+        .after_help(
+            "Services enqueue in the transaction that writes their data; that is what an outbox is for.\n\n\
+             postbox enqueue --table public.org_outbox --topic org.organization.created.v1 --payload '{\"name\":\"Acme\"}'",
+        )
+        .args(args_for(&["database_url", "relay.tables", "default_tenant_id"]))
+        .arg(option("topic", "TOPIC", "What happened: <module>.<aggregate>.<event>.vN").required(true))
+        .arg(
+            option("payload", "JSON", "The payload, or - to read it from standard input")
+                .required(true)
+                .allow_hyphen_values(true),
+        )
+        .arg(option("event-id", "UUID", "Its identity; a repeated one is enqueued only once"))
+        .arg(option("tenant", "TENANT", "Whose event it is: a UUID, or a name"))
+        .arg(option("aggregate", "TYPE/ID", "What it is about, such as organization/42"))
+        .arg(option("header", "NAME=VALUE", "A header; may be repeated").action(ArgAction::Append))
+        .arg(option("delay", "DURATION", "Not to be delivered before this long from now, such as 5s"))
+}
+
+fn config() -> Command {
+    let check = Command::new("check")
+        .about("Says what is wrong with the configuration; connects to nothing")
+        .after_help("Exits with 2 when something is wrong, with 3 when something is only doubtful.")
+        .args(args());
+    let show =
+        Command::new("show").about("Shows every setting, its value and where it came from").args(args());
+    Command::new("config")
+        .about("Looks at the configuration")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([check, show])
+}
+
+fn explain() -> Command {
+    Command::new("explain").about("Says what an error code means and what to do about it").arg(
+        Arg::new("code").value_name("CODE").help("The code, such as OUTBOX_TABLE_MISSING; none lists all"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::command;
+
+    #[test]
+    fn the_command_line_is_well_formed_and_every_command_has_a_help() {
+        command().debug_assert();
+        for outer in command().get_subcommands() {
+            assert!(outer.get_about().is_some(), "{}", outer.get_name());
+            for inner in outer.get_subcommands() {
+                assert!(inner.get_about().is_some(), "{} {}", outer.get_name(), inner.get_name());
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The commands, one file each, and what several of them share.
+
+pub(crate) mod config;
+pub(crate) mod enqueue;
+pub(crate) mod explain;
+pub(crate) mod migrate;
+pub(crate) mod pause;
+pub(crate) mod relay;
+pub(crate) mod status;
+
+use std::future::Future;
+use std::time::Duration;
+
+use postbox_core::{Code, TableName};
+
+use crate::assemble;
+use crate::config::{Config, Origin};
+use crate::report::{Failure, Problem};
+
+/// How long a short command waits for the database before it gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The tables that a command is about; none is an error.
+fn tables(config: &Config) -> Result<Vec<TableName>, Failure> {
+    if config.relay.tables.is_empty() {
+        return Err(no_tables().into());
+    }
+    assemble::tables(&config.relay.tables)
+}
+
+/// The tables of the command line: what changes a table shall not hit those of a file or variable by accident.
+fn named_tables(config: &Config) -> Result<Vec<TableName>, Failure> {
+    match config.origin("relay.tables") {
+        Some(Origin::Flag(_)) => tables(config),
+        _ => Err(no_tables().next("name the table on the command line: --table public.org_outbox").into()),
+    }
+}
+
+fn no_tables() -> Problem {
+    Problem::new(Code::NoTables, "no outbox table is named")
+}
+
+/// Runs a command's work to its end.
+fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        Problem::system("the program cannot start", &error, "check the limits of this user (ulimit -a)")
+    })?;
+    let result = runtime.block_on(work);
+    // A connection that does not close must not keep a command that is done.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+/// Gives up on a database that has stopped answering.
+async fn within_patience<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let out_of_time = |_| {
+        let message = format!("no answer from the database within {PATIENCE:?}");
+        Err(Problem::new(Code::DatabaseUnreachable, message).into())
+    };
+    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(out_of_time)
+}

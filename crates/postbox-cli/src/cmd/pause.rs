@@ -1,0 +1,47 @@
+//! `postbox pause` and `postbox resume`.
+
+use postbox_stores::postgres::PgAdmin;
+use serde_json::{Value, json};
+
+use super::{block_on, named_tables, within_patience};
+use crate::assemble::{Database, operator};
+use crate::cli::Call;
+use crate::report::{Exit, Failure, Problem, say, say_json};
+
+/// Stops delivery of tables.
+pub(crate) fn pause(call: &Call<'_>) -> Result<Exit, Failure> {
+    let reason = call.text("reason").unwrap_or_default().to_owned();
+    change(call, "paused", "was paused already", &async |admin, who| admin.pause(who, &reason).await)
+}
+
+/// Starts delivery of tables again.
+pub(crate) fn resume(call: &Call<'_>) -> Result<Exit, Failure> {
+    change(call, "resumed", "was not paused", &async |admin, who| admin.resume(who).await)
+}
+
+fn change(
+    call: &Call<'_>,
+    done: &str,
+    nothing: &str,
+    action: &impl AsyncFn(&PgAdmin, &str) -> Result<bool, postbox_core::StoreError>,
+) -> Result<Exit, Failure> {
+    let tables = named_tables(&call.config)?;
+    let database = Database::of(&call.config)?;
+    let who = operator();
+    block_on(within_patience(async {
+        drop(database.connect().await?);
+        let mut results: Vec<Value> = Vec::new();
+        for table in &tables {
+            let admin = database.admin(table, &call.config);
+            let changed = action(&admin, &who).await.map_err(|error| Problem::about(table, &error))?;
+            if !call.json {
+                say(&if changed { format!("{done} {table}") } else { format!("{table} {nothing}") })?;
+            }
+            results.push(json!({ "table": table.to_string(), "changed": changed, "by": who }));
+        }
+        if call.json {
+            say_json(&json!({ "tables": results }))?;
+        }
+        Ok(Exit::Done)
+    }))
+}
