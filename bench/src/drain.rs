@@ -8,23 +8,20 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use crate::bare;
 
-struct Bench {
+const TOPIC: &str = "bench.thing.happened.v1";
+
+/// A server, the program, and one table that is made anew for each run.
+pub(crate) struct Bench {
     url: String,
     program: String,
-    pool: PgPool,
+    pub(crate) pool: PgPool,
     events: usize,
     batch: usize,
 }
 
 /// Alternates the two, prints each run, then the medians and their ratio.
 pub(crate) async fn run(events: usize, rounds: usize, batch: usize) {
-    let variable = |name: &str| {
-        std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: use cargo xtask bench"))
-    };
-    let (url, program) = (variable("POSTBOX_BENCH_PG_URL"), variable("POSTBOX_BIN"));
-    let options = PgConnectOptions::from_str(&url).expect("a URL");
-    let pool = PgPoolOptions::new().max_connections(2).connect_with(options).await.expect("the server");
-    let bench = Bench { url, program, pool, events, batch };
+    let bench = Bench::new(events, batch).await;
     println!("drain of {events} events, 300-byte payloads, batch {batch}, {rounds} rounds");
     let (mut bare, mut relay, mut memory) = (Vec::new(), Vec::new(), 0);
     for round in 1..=rounds {
@@ -45,30 +42,49 @@ pub(crate) async fn run(events: usize, rounds: usize, batch: usize) {
 }
 
 impl Bench {
+    pub(crate) async fn new(events: usize, batch: usize) -> Self {
+        let variable = |name: &str| {
+            std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: use cargo xtask bench"))
+        };
+        let (url, program) = (variable("POSTBOX_BENCH_PG_URL"), variable("POSTBOX_BIN"));
+        let options = PgConnectOptions::from_str(&url).expect("a URL");
+        let pool = PgPoolOptions::new().max_connections(2).connect_with(options).await.expect("the server");
+        Self { url, program, pool, events, batch }
+    }
+
     async fn bare(&self) -> f64 {
         self.fill().await;
         bare::drain(&self.pool.connect_options(), self.batch).await;
-        self.rate().await
+        self.rate(TOPIC).await
     }
 
     async fn relay(&self) -> (f64, u64) {
         self.fill().await;
+        let peak = self.drain(&["--sink", "null:"], TOPIC).await;
+        (self.rate(TOPIC).await, peak)
+    }
+
+    /// Runs the program until no event of the topic waits; answers its peak memory.
+    pub(crate) async fn drain(&self, args: &[&str], topic: &str) -> u64 {
         let mut child = self
-            .postbox(&["relay", "--table", "public.bench_outbox", "--sink", "null:"])
-            .args(["--batch-size", &self.batch.to_string(), "--cleaner-enabled=false"])
+            .postbox(&["relay", "--table", "public.bench_outbox", "--cleaner-enabled=false"])
+            .args(["--batch-size", &self.batch.to_string()])
+            .args(args)
             .stderr(Stdio::null())
             .spawn()
             .expect("the program");
-        let left =
-            "SELECT EXISTS (SELECT 1 FROM bench_outbox WHERE published_at IS NULL AND dead_at IS NULL)";
-        while sqlx::query_scalar::<_, bool>(left).fetch_one(&self.pool).await.expect("an answer") {
+        let left = "SELECT count(*) FROM bench_outbox WHERE topic = $1 AND published_at IS NOT NULL";
+        let wanted = i64::try_from(self.events).expect("a number");
+        while sqlx::query_scalar::<_, i64>(left).bind(topic).fetch_one(&self.pool).await.expect("an answer")
+            < wanted
+        {
             assert!(child.try_wait().expect("its state").is_none(), "the relay ended early");
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
         let peak = peak_memory(&child);
         child.kill().expect("a kill");
         child.wait().expect("its end");
-        (self.rate().await, peak)
+        peak
     }
 
     fn postbox(&self, args: &[&str]) -> Command {
@@ -79,18 +95,29 @@ impl Bench {
 
     /// A fresh table with a backlog, settled on disk, so that no run pays for the one before.
     async fn fill(&self) {
+        self.make_table().await;
+        self.add(TOPIC, self.events).await;
+        self.settle_down().await;
+    }
+
+    pub(crate) async fn make_table(&self) {
         self.sql("DROP VIEW IF EXISTS bench_outbox_status; DROP TABLE IF EXISTS bench_outbox").await;
         let made =
             self.postbox(&["migrate", "up", "--table", "public.bench_outbox"]).output().expect("the program");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+
+    pub(crate) async fn add(&self, topic: &str, events: usize) {
         let fill = format!(
             "INSERT INTO bench_outbox (tenant_id, topic, payload, event_id)
-             SELECT '00000000-0000-0000-0000-000000000000', 'bench.thing.happened.v1',
+             SELECT '00000000-0000-0000-0000-000000000000', '{topic}',
                     jsonb_build_object('n', n, 'text', repeat(md5(n::text), 8)), gen_random_uuid()
-             FROM generate_series(1, {}) n",
-            self.events
+             FROM generate_series(1, {events}) n"
         );
         self.sql(&fill).await;
+    }
+
+    pub(crate) async fn settle_down(&self) {
         self.sql("VACUUM ANALYZE bench_outbox").await;
         self.sql("CHECKPOINT").await;
     }
@@ -100,10 +127,9 @@ impl Bench {
     }
 
     /// By the database's own record: from the first to the last event published.
-    async fn rate(&self) -> f64 {
-        let took =
-            "SELECT extract(epoch FROM max(published_at) - min(published_at))::float8 FROM bench_outbox";
-        let took: f64 = sqlx::query_scalar(took).fetch_one(&self.pool).await.expect("a time");
+    pub(crate) async fn rate(&self, topic: &str) -> f64 {
+        let took = "SELECT extract(epoch FROM max(published_at) - min(published_at))::float8 FROM bench_outbox WHERE topic = $1";
+        let took: f64 = sqlx::query_scalar(took).bind(topic).fetch_one(&self.pool).await.expect("a time");
         #[allow(clippy::cast_precision_loss, reason = "a rate")]
         let events = self.events as f64;
         events / took
@@ -117,7 +143,7 @@ fn peak_memory(child: &Child) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap_or(0)
 }
 
-fn median(rates: &mut [f64]) -> f64 {
+pub(crate) fn median(rates: &mut [f64]) -> f64 {
     rates.sort_by(f64::total_cmp);
     rates[rates.len() / 2]
 }
