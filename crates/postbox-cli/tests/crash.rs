@@ -1,0 +1,280 @@
+//! Crashes of the built program, judged by an oracle: nothing committed is lost, nothing rolled back arrives.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use postbox_testkit::{Oracle, PgServer, Program, TestDb, eventually_blocking, read_jsonl};
+use uuid::Uuid;
+
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// A migrated table, a file to deliver to, and relays that die.
+struct Scene {
+    db: TestDb,
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let scene = Self { db: PgServer::shared().database(), dir: tempfile::tempdir().unwrap() };
+        let mut made = scene.start(&["migrate", "up", "--table", "public.org_outbox"], &[]);
+        assert!(made.wait(LIMIT).success());
+        scene
+    }
+
+    fn start(&self, args: &[&str], env: &[(&str, &str)]) -> Program {
+        let env: Vec<_> = [&[("DATABASE_URL", self.db.url.as_str())], env].concat();
+        Program::spawn(env!("CARGO_BIN_EXE_postbox"), args, &env)
+    }
+
+    /// A relay with short leases, so that what a crash leaves behind is soon taken up.
+    fn relay(&self, env: &[(&str, &str)], more: &[&str]) -> Program {
+        let sink = format!("file:{}", self.out().display());
+        let args = ["relay", "--table", "public.org_outbox", "--sink", &sink, "--poll-interval", "50ms"];
+        self.start(&[&args[..], &["--lock-ttl", "1500ms", "--dispatch-timeout", "1s"], more].concat(), env)
+    }
+
+    fn out(&self) -> PathBuf {
+        self.dir.path().join("out.jsonl")
+    }
+
+    fn lines(&self) -> usize {
+        read_jsonl(self.out()).len()
+    }
+
+    fn insert(&self, topic: &str, events: usize) {
+        self.db.psql(&format!(
+            "INSERT INTO org_outbox (tenant_id, topic, payload, event_id)
+             SELECT gen_random_uuid(), '{topic}', jsonb_build_object('n', n), gen_random_uuid()
+             FROM generate_series(1, {events}) n"
+        ));
+    }
+
+    fn count(&self, condition: &str) -> usize {
+        self.db.psql(&format!("SELECT count(*) FROM org_outbox WHERE {condition}")).parse().unwrap()
+    }
+
+    fn everything_published(&self) {
+        eventually_blocking("everything to be published", LIMIT, || self.count("published_at IS NULL") == 0);
+    }
+
+    fn judge(&self, oracle: &Oracle, most_duplicates: usize) {
+        for line in read_jsonl(self.out()) {
+            oracle.delivered(line["event_id"].as_str().unwrap().parse().unwrap());
+        }
+        for id in self.db.psql("SELECT event_id FROM org_outbox WHERE dead_at IS NOT NULL").lines() {
+            oracle.dead(id.parse().unwrap());
+        }
+        let report = oracle.verdict(most_duplicates).unwrap();
+        println!("{report:?}");
+    }
+
+    /// What the table holds counts as committed: the transactions were the test's own and are over.
+    fn all_committed(&self) -> Oracle {
+        let oracle = Oracle::new();
+        for id in self.db.psql("SELECT event_id FROM org_outbox").lines() {
+            oracle.committed(id.parse().unwrap());
+        }
+        oracle
+    }
+}
+
+/// Writes transactions of some events, every seventh rolled back, until it wrote so many.
+async fn write(url: &str, events: usize, oracle: &Oracle) {
+    use sqlx::Connection as _;
+    let mut connection = sqlx::PgConnection::connect(url).await.unwrap();
+    let (mut written, mut n) = (0, 0);
+    while written < events {
+        n += 1;
+        let mut tx = connection.begin().await.unwrap();
+        let ids: Vec<Uuid> = (0..1 + n % 20).map(|_| Uuid::now_v7()).collect();
+        let insert = "INSERT INTO org_outbox (tenant_id, topic, payload, event_id)
+            SELECT gen_random_uuid(), 'org.thing.happened.v1', '{}', id FROM unnest($1) id";
+        sqlx::query(insert).bind(&ids).execute(&mut *tx).await.unwrap();
+        if n % 7 == 0 {
+            tx.rollback().await.unwrap();
+            ids.into_iter().for_each(|id| oracle.rolled_back(id));
+        } else {
+            tx.commit().await.unwrap();
+            written += ids.len();
+            ids.into_iter().for_each(|id| oracle.committed(id));
+        }
+    }
+}
+
+/// P2 under kill -9 at any instant, with a standby that takes over.
+#[test]
+fn twenty_thousand_events_through_fifteen_kills() {
+    let scene = Scene::new();
+    let oracle = Oracle::new();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let url = &scene.db.url;
+            runtime.block_on(async { tokio::join!(write(url, 10_000, &oracle), write(url, 10_000, &oracle)) });
+            done.store(true, Ordering::SeqCst);
+        });
+        let mut relays = [scene.relay(&[], &[]), scene.relay(&[], &[])];
+        for kill in 0..15 {
+            let before = scene.lines();
+            eventually_blocking("deliveries to go on", LIMIT, || {
+                scene.lines() > before + 200 || (done.load(Ordering::SeqCst) && scene.count("published_at IS NULL") == 0)
+            });
+            relays[kill % 2].kill9();
+            relays[kill % 2] = scene.relay(&[], &[]);
+        }
+        eventually_blocking("the writers to end", LIMIT, || done.load(Ordering::SeqCst));
+        scene.everything_published();
+        for mut relay in relays {
+            relay.sigterm();
+            assert!(relay.wait(LIMIT).success());
+        }
+    });
+    oracle.expect_dead([]);
+    // In flight are at most three batches of 100.
+    scene.judge(&oracle, 15 * 300);
+}
+
+/// P6: an orderly stop under load repeats nothing.
+#[test]
+fn a_sigterm_under_load_repeats_nothing() {
+    let scene = Scene::new();
+    scene.insert("org.thing.happened.v1", 5_000);
+    for _ in 0..5 {
+        let before = scene.lines();
+        let mut relay = scene.relay(&[], &[]);
+        eventually_blocking("some deliveries", LIMIT, || scene.lines() >= (before + 500).min(5_000));
+        relay.sigterm();
+        assert!(relay.wait(LIMIT).success());
+        assert_eq!(scene.count("locked_at IS NOT NULL"), 0, "nothing stays locked");
+    }
+    let mut relay = scene.relay(&[], &[]);
+    scene.everything_published();
+    relay.sigterm();
+    assert!(relay.wait(LIMIT).success());
+    scene.judge(&scene.all_committed(), 0);
+    assert_eq!(scene.count("attempts <> 1"), 0, "and charges nothing");
+}
+
+/// Hazard 21: only the event that kills the process dies.
+#[test]
+fn poison_that_aborts_the_process_takes_no_innocents_with_it() {
+    let scene = Scene::new();
+    scene.insert("org.thing.happened.v1", 100);
+    scene.insert("org.poison.happened.v1", 1);
+    scene.insert("org.thing.happened.v1", 100);
+    let env = [("POSTBOX_FAILPOINTS", "dispatch.before=abort@org.poison.happened.v1")];
+    let mut crashes = 0;
+    let waiting = "published_at IS NULL AND dead_at IS NULL";
+    while scene.count(waiting) > 0 {
+        let mut relay = scene.relay(&env, &["--max-attempts", "3"]);
+        eventually_blocking("a crash, or the end", LIMIT, || !relay.is_running() || scene.count(waiting) == 0);
+        crashes += usize::from(!relay.is_running());
+        assert!(crashes < 10);
+    }
+    assert_eq!(crashes, 3, "once for each attempt");
+    let oracle = scene.all_committed();
+    let poison = scene.db.psql("SELECT event_id FROM org_outbox WHERE topic LIKE '%poison%'");
+    oracle.expect_dead([poison.parse::<Uuid>().unwrap()]);
+    scene.judge(&oracle, 0);
+    let error = scene.db.psql("SELECT last_error FROM org_outbox WHERE dead_at IS NOT NULL");
+    assert!(error.starts_with("OUTBOX_EXHAUSTED"), "{error}");
+}
+
+/// The process dies at each point of an event's way.
+#[test]
+fn an_abort_at_any_point_loses_nothing() {
+    for (place, sent_before) in [
+        ("claim.before", 0),
+        ("claim.after", 0),
+        ("dispatch.before", 0),
+        ("dispatch.after", 300),
+        ("settle.before", 300),
+        ("settle.after", 0),
+    ] {
+        let scene = Scene::new();
+        scene.insert("org.thing.happened.v1", 150);
+        let failpoint = format!("{place}=abort");
+        let mut dying = scene.relay(&[("POSTBOX_FAILPOINTS", &failpoint)], &[]);
+        assert!(!dying.wait(LIMIT).success(), "{place}");
+        let mut relay = scene.relay(&[], &[]);
+        scene.everything_published();
+        relay.sigterm();
+        assert!(relay.wait(LIMIT).success());
+        // What was in flight beside the batch that the failpoint hit may have been sent as well.
+        scene.judge(&scene.all_committed(), sent_before.max(100));
+    }
+}
+
+/// Hazard 9: a relay that is stopped, not dead, loses its place; when it goes on it does no harm.
+#[test]
+fn a_stopped_leader_is_replaced_and_harmless_when_it_returns() {
+    let scene = Scene::new();
+    let mut stopped = scene.relay(&[], &[]);
+    stopped.wait_for_line("active relay", LIMIT);
+    let other = scene.relay(&[], &[]);
+    other.wait_for_line("relaying", LIMIT);
+    scene.insert("org.thing.happened.v1", 500);
+    eventually_blocking("the first to deliver", LIMIT, || scene.lines() > 0);
+    stopped.sigstop();
+    scene.insert("org.thing.happened.v1", 500);
+    other.wait_for_line("active relay", LIMIT);
+    scene.everything_published();
+    stopped.sigcont();
+    scene.insert("org.thing.happened.v1", 100);
+    scene.everything_published();
+    scene.judge(&scene.all_committed(), 300);
+}
+
+/// Hazard 23: a handler that blocks the only threads there are must not keep the place for ever.
+#[test]
+fn a_relay_whose_threads_are_all_blocked_turns_red() {
+    let scene = Scene::new();
+    scene.insert("org.thing.happened.v1", 64);
+    let env = [("POSTBOX_FAILPOINTS", "dispatch.before=block"), ("TOKIO_WORKER_THREADS", "1")];
+    let blocked = scene.relay(&env, &["--listen", "127.0.0.1:0"]);
+    let line = blocked.wait_for_line("127.0.0.1:", LIMIT);
+    let address = line.split_whitespace().find_map(|word| {
+        let word = word.trim_start_matches("address=").trim_start_matches("http://");
+        word.parse::<std::net::SocketAddr>().ok()
+    });
+    let address = address.unwrap_or_else(|| panic!("no address in {line}"));
+    eventually_blocking("readyz to turn red", LIMIT, || get(address, "/readyz").starts_with("HTTP/1.1 503"));
+    assert!(get(address, "/healthz").starts_with("HTTP/1.1 200"));
+    let other = scene.relay(&[], &[]);
+    other.wait_for_line("active relay", LIMIT);
+    scene.everything_published();
+}
+
+fn get(address: std::net::SocketAddr, path: &str) -> String {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// What is in flight is bounded in bytes, and so is the process.
+#[test]
+fn a_thousand_payloads_of_a_mebibyte_stay_within_the_bound() {
+    let scene = Scene::new();
+    scene.db.psql(
+        "INSERT INTO org_outbox (tenant_id, topic, payload, event_id)
+         SELECT gen_random_uuid(), 'org.thing.happened.v1', to_jsonb(repeat('x', 1048574)), gen_random_uuid()
+         FROM generate_series(1, 1000)",
+    );
+    let args = ["relay", "--table", "public.org_outbox", "--sink", "null:", "--poll-interval", "50ms"];
+    let relay = scene.start(&args, &[]);
+    scene.everything_published();
+    let status = Path::new("/proc").join(relay.id().to_string()).join("status");
+    let status = std::fs::read_to_string(status).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: usize = peak.trim().trim_end_matches(" kB").parse().unwrap();
+    // 16 MiB in flight, the driver's copy of one batch, and the program itself.
+    assert!(peak < 96 * 1024, "{peak} KiB");
+    println!("peak {peak} KiB");
+}
