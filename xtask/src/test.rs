@@ -10,7 +10,11 @@ use crate::install;
 use crate::run::{cargo, step};
 
 /// Skips that a run may have and still pass, as beginnings of their reasons.
-const ALLOWED_SKIPS: &[&str] = &[];
+const ALLOWED_SKIPS: &[&str] = &[
+    // The store suite on a table that has only the twelve standard columns.
+    "a bare table has no",
+    "a bare table cannot be paused",
+];
 
 /// The package whose tests need the points of failure built in.
 const PROGRAM: &str = "postbox-cli";

@@ -8,7 +8,7 @@
 //! 1. [`event`] – what a service enqueues: [`Event`], [`Record`], limits.
 //! 2. [`outbox`] – [`Outbox::enqueue`] writes it in the caller's transaction.
 //! 3. `relay/run.rs` – the loop that waits, claims, dispatches and settles.
-//! 4. the store's `store.rs` (in `postbox-stores`) – claim and settle as SQL.
+//! 4. the store's `claim.rs` and `store.rs` (in `postbox-stores`) – claim and settle as SQL.
 //! 5. `relay/dispatch.rs` – a unit of events under a timeout.
 //! 6. `relay/settle.rs` – outcomes become verdicts.
 

@@ -7,6 +7,7 @@
 //! - [`oracle`]: [`Oracle`] compares what was written with what arrived.
 //! - [`process`]: [`Program`] runs a binary, waits for its lines, stops it in every way there is.
 //! - [`eventually()`]: waits for a condition, and says what it waited for when it never came.
+//! - [`suite`]: what every store must keep, written once; [`store_suite!`] makes tests of it.
 //! - [`mod@skip`]: a test that cannot run says so, and `cargo xtask test` hears it.
 //!
 //! Only `server` and `skip` exist without the `kit` feature; whatever needs the engine or tokio stands behind it.
@@ -27,6 +28,8 @@ pub mod process;
 pub mod proxy;
 pub mod server;
 pub mod skip;
+#[cfg(feature = "kit")]
+pub mod suite;
 
 #[cfg(feature = "kit")]
 pub use eventually::{eventually, eventually_blocking};

@@ -1,1 +1,101 @@
-//! See the crate description.
+//! A transactional outbox: events commit with your data and always arrive.
+//!
+//! A service that saves an order and then tells the world about it can crash in between, and nobody ever hears of
+//! the order. With an outbox it writes the event into a table, *in the same transaction* as the order; a relay reads
+//! the table and delivers, again and again until it worked. What was committed is delivered at least once; what was
+//! rolled back never existed.
+//!
+//! # A tour
+//!
+//! ```no_run
+//! use postbox::postgres::PgStore;
+//! use postbox::sinks::FileSink;
+//! use postbox::{Event, EventBus, Meta, Outbox, Relay};
+//! use serde::{Deserialize, Serialize};
+//!
+//! // 1. An event is a struct with a topic. A breaking change gets a new struct and a new `vN`.
+//! #[derive(Event, Serialize, Deserialize)]
+//! #[event(topic = "shop.order.placed.v1", aggregate = "order", id = "order_id")]
+//! struct OrderPlaced {
+//!     order_id: i64,
+//!     total: String,
+//! }
+//!
+//! # async fn tour() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = sqlx::PgPool::connect("postgres://localhost/shop").await?;
+//! let outbox = Outbox::new("public.shop_outbox".parse()?);
+//!
+//! // 2. Enqueue it in the transaction that writes your data: both happen, or neither.
+//! let mut tx = pool.begin().await?;
+//! sqlx::query("INSERT INTO orders (id) VALUES ($1)").bind(7_i64).execute(&mut *tx).await?;
+//! outbox.enqueue(&mut tx, OrderPlaced { order_id: 7, total: "9.90".into() }).await?;
+//! tx.commit().await?;
+//!
+//! // 3. A relay delivers: to handlers in this process, and to sinks outside of it.
+//! let bus = EventBus::new().on(|meta: Meta, order: OrderPlaced| async move {
+//!     // An event may come again; `meta.event_id` is then the same.
+//!     println!("{}: order {} over {}", meta.event_id, order.order_id, order.total);
+//!     Ok(())
+//! });
+//! let relay = Relay::builder(PgStore::new(&pool, "public.shop_outbox".parse()?))
+//!     .route("shop.order.*.*", bus)
+//!     .route("**", FileSink::open("events.jsonl"))
+//!     .build()?
+//!     .spawn();
+//! relay.shutdown().await?; // finishes what runs, gives back the rest
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - More than a struct: [`Record::of`] adds headers, a tenant or a delay, [`Record::builder`] takes raw JSON or bytes.
+//! - What failed for good is kept, never dropped: [`DeadLetters`]. What was published is removed after a while by the
+//!   [`Cleaner`].
+//! - A destination of your own: implement [`Dispatcher`]. Its [`DispatchError`] says what is to be done: retry, reject,
+//!   or wait until it is back.
+//! - Every error has a stable [`Code`], and each code says what to do next.
+//!
+//! # Reading the source
+//!
+//! An event's way, in six files: ① `event.rs`, what is enqueued · ② `outbox.rs`, written in the caller's transaction ·
+//! ③ `relay/run.rs`, the loop · ④ `claim.rs` and `store.rs` of a database in `postbox-stores`, claim and settle as SQL ·
+//! ⑤ `relay/dispatch.rs`, a unit of events under a timeout · ⑥ `relay/settle.rs`, outcomes become verdicts. All but ④
+//! are in `postbox-core`.
+//!
+//! # Features
+//!
+//! `derive` (`#[derive(Event)]`), `postgres` (the PostgreSQL store), `sinks` (file, stdout, null), all on by default;
+//! `otel` (events carry the trace context of the current span).
+
+// Writing events.
+pub use postbox_core::{
+    AggregateKey, Availability, EnqueueError, Enqueued, Event, EventError, EventId, Headers, IntoRecord,
+    Json, Layout, Limits, Outbox, OutboxTable, OutboxTx, Payload, Receipt, Record, RecordBuilder, TableName,
+    TableNameError, TenantId, Topic, TopicError,
+};
+#[cfg(feature = "derive")]
+pub use postbox_derive::Event;
+
+// Receiving them.
+pub use postbox_core::{
+    BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, EventBus, HandlerError,
+    HandlerResult, Meta, Receipts,
+};
+
+// Running a relay, and looking after its table.
+pub use postbox_core::{
+    Backoff, Cleaner, Code, DeadCause, DeadEvent, DeadFilter, DeadLetters, Inspect, Pattern, PatternError,
+    Relay, RelayBuilder, RelayError, RelayHandle, RelayHealth, RunReport, Settings, Store, StoreError,
+    StoreErrorKind, TableCounts, TableRelay,
+};
+
+// For tests, metrics, and whoever implements a store or a sink.
+pub use postbox_core::{cleaner, redact, relay, store, telemetry, testing};
+
+#[cfg(feature = "sinks")]
+pub use postbox_sinks as sinks;
+
+/// PostgreSQL: the store, operators' work on it, and migrations. See [`PgStore`](postgres::PgStore).
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use postbox_stores::postgres::*;
+}

@@ -1,0 +1,99 @@
+//! Enqueue from SQL and under races: any language can write the table.
+
+use postbox_core::{Enqueued, Topic};
+use postbox_testkit::suite::{OpenTransaction as _, Subject as _, TOPIC, claim, event, events};
+
+use crate::subject::{Shape, Table};
+
+const ID: &str = "0190b0c0-0000-7000-8000-000000000001";
+
+#[tokio::test]
+async fn four_columns_are_a_valid_event() {
+    for shape in [Shape::Migrated, Shape::Bare] {
+        let table = Table::new(shape).await;
+        table.db.psql(&format!(
+            "INSERT INTO org_outbox (tenant_id, topic, payload, event_id)
+             VALUES ('00000000-0000-0000-0000-000000000000', 'Some.Foreign/Topic', '{{\"a\": 1.50}}', '{ID}')"
+        ));
+        let claim = claim(&table.store(false), 10).await;
+        let delivery = &claim.rows[0].delivery;
+        assert_eq!(delivery.meta.topic, Topic::lenient("Some.Foreign/Topic").unwrap());
+        assert_eq!(delivery.meta.event_id.to_string(), ID);
+        assert_eq!(delivery.meta.schema_version, 1);
+    }
+}
+
+#[tokio::test]
+async fn the_sql_function_enqueues_validates_and_deduplicates() {
+    let table = Table::new(Shape::Migrated).await;
+    let call = |rest: &str| format!("SELECT * FROM postbox_enqueue('org_outbox', {rest})");
+    let first = table.db.psql(&call(&format!(
+        "'org.a.b.v1', '{{\"x\": 1}}', event_id => '{ID}', headers => '{{\"h\": \"v\"}}'"
+    )));
+    assert_eq!(first, format!("{ID}|1|f"));
+    let again = table.db.psql(&call(&format!("'org.a.b.v1', '{{}}', event_id => '{ID}'")));
+    assert_eq!(again, format!("{ID}|1|t"));
+    for (bad, code) in [
+        ("'Nope', '{}'", "OUTBOX_TOPIC_INVALID"),
+        ("'org.a.b.v0', '{}'", "OUTBOX_TOPIC_INVALID"),
+        ("NULL, '{}'", "OUTBOX_TOPIC_INVALID"),
+        ("'org.a.b.v1', NULL", "OUTBOX_PAYLOAD_INVALID"),
+        ("'org.a.b.v1', to_jsonb(repeat('x', 1048575))", "OUTBOX_PAYLOAD_TOO_LARGE"),
+        ("'org.a.b.v1', '{}', headers => '[1]'", "OUTBOX_HEADERS_INVALID"),
+        ("'org.a.b.v1', '{}', headers => '{\"a\": 1}'", "OUTBOX_HEADERS_INVALID"),
+        (
+            "'org.a.b.v1', '{}', headers => jsonb_build_object('a', repeat('x', 8192))",
+            "OUTBOX_HEADERS_INVALID",
+        ),
+        ("'org.a.b.v1', '{\"a\": \"\\u0000\"}'", "u0000"),
+    ] {
+        let error = table.db.try_psql(&call(bad)).unwrap_err();
+        assert!(error.contains(code), "{bad}: {error}");
+    }
+    assert_eq!(table.rows().await, 1, "nothing else was written");
+    let claim = claim(&table.store(false), 10).await;
+    assert_eq!(claim.rows[0].delivery.meta.headers["h"], "v");
+}
+
+#[tokio::test]
+async fn of_two_transactions_with_one_event_id_one_writes() {
+    let table = Table::new(Shape::Migrated).await;
+    for first_commits in [true, false] {
+        let record = event(TOPIC, 1).build().unwrap();
+        let first = table.begin(vec![record.clone()]).await;
+        let sequence = first.receipts()[0].sequence().unwrap();
+        let second = async {
+            let open = table.begin(vec![record.clone()]).await;
+            let receipt = open.receipts()[0];
+            open.commit().await;
+            receipt.enqueued
+        };
+        let end_first = async {
+            // Until the second one waits for the first.
+            let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+            postbox_testkit::eventually("the second to wait", postbox_testkit::suite::PATIENCE, async || {
+                table.db.psql(waits) == "1"
+            })
+            .await;
+            if first_commits { first.commit().await } else { first.roll_back().await }
+        };
+        let (enqueued, ()) = tokio::join!(second, end_first);
+        if first_commits {
+            assert_eq!(enqueued, Enqueued::Duplicate(sequence));
+        } else {
+            assert!(matches!(enqueued, Enqueued::Written(_)));
+        }
+    }
+    assert_eq!(table.rows().await, 2);
+}
+
+#[tokio::test]
+async fn a_field_without_a_column_is_refused_on_a_bare_table() {
+    let table = Table::new(Shape::Bare).await;
+    let mut tx = table.owner.begin().await.unwrap();
+    let error = table.outbox().enqueue(&mut tx, event(TOPIC, 1).header("a", "b")).await.unwrap_err();
+    assert!(error.to_string().contains("OUTBOX_COLUMN_MISSING"), "{error}");
+    table.outbox().enqueue_all(&mut tx, events(2)).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(table.rows().await, 2, "the transaction was not touched by the refusal");
+}

@@ -1,0 +1,14 @@
+//! The store suite and the hazards of PostgreSQL, against a real server.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+mod enqueue_sql;
+mod faults;
+mod grants;
+mod migrations;
+mod subject;
+
+use subject::{Shape, Table};
+
+postbox_testkit::store_suite!(migrated, Table::new(Shape::Migrated));
+postbox_testkit::store_suite!(bare, Table::new(Shape::Bare));
+postbox_testkit::store_suite!(least_privilege, Table::new(Shape::Grants));

@@ -1,0 +1,210 @@
+//! A table in PostgreSQL as the subject of the store suite: migrated, bare, or used by roles with least privilege.
+
+use std::time::Duration;
+
+use postbox_core::{EventId, Outbox, Receipt, Record, StoreError, TableName};
+use postbox_stores::postgres::migrate::{self, Grants};
+use postbox_stores::postgres::{PgAdmin, PgStore, connect_options};
+use postbox_testkit::suite::{Features, OpenTransaction, RowState, Subject};
+use postbox_testkit::{PgServer, TestDb};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{ConnectOptions as _, Postgres, Row as _, Transaction};
+
+/// The seed's own migration, to the letter: what a bare table looks like.
+pub(crate) const SEED_DDL: &str = r"
+CREATE TABLE org_outbox (
+  id           UUID        NOT NULL DEFAULT gen_random_uuid(),
+  tenant_id    UUID        NOT NULL,
+  topic        TEXT        NOT NULL,
+  payload      JSONB       NOT NULL,
+  event_id     UUID        NOT NULL,
+  sequence     BIGSERIAL   NOT NULL,
+  created_at   TIMESTAMPTZ NOT NULL DEFAULT now(),
+  published_at TIMESTAMPTZ NULL,
+  attempts     INT         NOT NULL DEFAULT 0,
+  available_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+  locked_at    TIMESTAMPTZ NULL,
+  last_error   TEXT        NULL,
+  CONSTRAINT org_outbox_pkey PRIMARY KEY (id),
+  CONSTRAINT org_outbox_event_id_key UNIQUE (event_id),
+  CONSTRAINT org_outbox_attempts_nonnegative CHECK (attempts >= 0)
+);
+CREATE INDEX org_outbox_pending_by_available ON org_outbox (available_at, sequence) WHERE published_at IS NULL;
+CREATE INDEX org_outbox_published_by_time ON org_outbox (published_at, sequence) WHERE published_at IS NOT NULL;
+CREATE INDEX org_outbox_tenant_published ON org_outbox (tenant_id, published_at, sequence);
+";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Migrated,
+    Bare,
+    Grants,
+}
+
+/// A database of its own with one outbox table.
+pub(crate) struct Table {
+    pub(crate) db: TestDb,
+    pub(crate) name: TableName,
+    pub(crate) owner: PgPool,
+    writer: PgPool,
+    relay: PgConnectOptions,
+    shape: Shape,
+}
+
+impl Table {
+    pub(crate) async fn new(shape: Shape) -> Self {
+        let db = PgServer::shared().database();
+        let options = connect_options(&db.url).unwrap();
+        let name: TableName = "public.org_outbox".parse().unwrap();
+        let (mut writer, mut relay) = (options.clone(), options.clone());
+        if shape == Shape::Bare {
+            db.psql(SEED_DDL);
+        } else {
+            let mut connection = options.connect().await.unwrap();
+            migrate::up(&mut connection, &name, |_| {}).await.unwrap();
+        }
+        if shape == Shape::Grants {
+            // Roles belong to the whole server: tests that run at the same time need roles of their own.
+            let [w, r, v] = ["writer", "relay", "viewer"].map(|kind| role(&db, kind));
+            let grants: Grants = format!("writer={w},relay={r},viewer={v}").parse().unwrap();
+            for role in [&w, &r, &v] {
+                db.psql(&format!("CREATE ROLE \"{role}\" LOGIN"));
+            }
+            db.psql("REVOKE ALL ON SCHEMA public FROM PUBLIC");
+            db.psql(&migrate::print_grants(&name, &grants));
+            writer = writer.username(&w);
+            relay = relay.username(&r);
+        }
+        let pool = |options| PgPoolOptions::new().max_connections(4).connect_lazy_with(options);
+        Self { owner: pool(options), writer: pool(writer), relay, name, shape, db }
+    }
+
+    pub(crate) fn outbox(&self) -> Outbox {
+        match self.shape {
+            Shape::Bare => Outbox::bare(self.name.clone()),
+            Shape::Migrated | Shape::Grants => Outbox::new(self.name.clone()),
+        }
+    }
+
+    async fn change(&self, sql: &str, event: EventId, by: f64) {
+        let sql = sql.to_owned();
+        let change = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(event.0).bind(by).execute(&self.owner);
+        assert_eq!(change.await.unwrap().rows_affected(), 1);
+    }
+}
+
+/// The name of a role for one test.
+pub(crate) fn role(db: &TestDb, kind: &str) -> String {
+    let end = db.name.rsplit('_').take(3).collect::<Vec<_>>().join("_");
+    format!("{kind}_{end}")
+}
+
+pub(crate) struct Open {
+    tx: Transaction<'static, Postgres>,
+    receipts: Vec<Receipt>,
+}
+
+impl OpenTransaction for Open {
+    fn receipts(&self) -> &[Receipt] {
+        &self.receipts
+    }
+
+    async fn commit(self) {
+        self.tx.commit().await.unwrap();
+    }
+
+    async fn roll_back(self) {
+        self.tx.rollback().await.unwrap();
+    }
+}
+
+impl Subject for Table {
+    type Store = PgStore;
+    type Admin = PgAdmin;
+    type Open = Open;
+
+    fn features(&self) -> Features {
+        Features { full: self.shape != Shape::Bare }
+    }
+
+    fn store(&self, single_active: bool) -> PgStore {
+        PgStore::builder(self.relay.clone(), self.name.clone()).single_active(single_active).build()
+    }
+
+    fn admin(&self) -> PgAdmin {
+        PgAdmin::connect(self.relay.clone(), self.name.clone())
+    }
+
+    async fn begin(&self, records: Vec<Record>) -> Open {
+        let mut tx = self.writer.begin().await.unwrap();
+        let receipts = self.outbox().enqueue_all(&mut tx, records).await.unwrap();
+        Open { tx, receipts }
+    }
+
+    async fn row(&self, event: EventId) -> Option<RowState> {
+        let (dead, log) = if self.features().full {
+            ("dead_at IS NOT NULL", "coalesce(jsonb_array_length(attempts_log), 0)")
+        } else {
+            ("published_at IS NULL AND attempts >= 25 AND locked_at IS NULL", "0")
+        };
+        let sql = format!(
+            "SELECT published_at IS NOT NULL, {dead}, locked_at IS NOT NULL, attempts, available_at <= now(), last_error,
+                    {log}, ctid::text || '/' || xmin::text
+             FROM org_outbox WHERE event_id = $1"
+        );
+        let row =
+            sqlx::query(sqlx::AssertSqlSafe(sql)).bind(event.0).fetch_optional(&self.owner).await.unwrap()?;
+        Some(RowState {
+            published: row.get(0),
+            dead: row.get(1),
+            locked: row.get(2),
+            attempts: row.get(3),
+            due: row.get(4),
+            last_error: row.get(5),
+            log_lines: usize::try_from(row.get::<i32, _>(6)).unwrap(),
+            version: row.get(7),
+        })
+    }
+
+    async fn rows(&self) -> usize {
+        let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM org_outbox").fetch_one(&self.owner);
+        usize::try_from(count.await.unwrap()).unwrap()
+    }
+
+    async fn expire_lease(&self, event: EventId) {
+        let sql = "UPDATE org_outbox SET locked_at = now() - make_interval(hours => 1) WHERE event_id = $1 AND $2 = 0";
+        self.change(sql, event, 0.0).await;
+    }
+
+    async fn make_older(&self, event: EventId, by: Duration) {
+        let dead = if self.features().full { ", dead_at = dead_at - make_interval(secs => $2)" } else { "" };
+        let sql = format!(
+            "UPDATE org_outbox SET created_at = created_at - make_interval(secs => $2),
+                available_at = available_at - make_interval(secs => $2),
+                published_at = published_at - make_interval(secs => $2){dead} WHERE event_id = $1"
+        );
+        self.change(&sql, event, by.as_secs_f64()).await;
+    }
+
+    async fn spoil(&self, event: EventId) {
+        self.change("UPDATE org_outbox SET headers = '[1, 2]' WHERE event_id = $1 AND $2 = 0", event, 0.0)
+            .await;
+    }
+
+    async fn set_attempts(&self, event: EventId, attempts: i32) {
+        self.change("UPDATE org_outbox SET attempts = $2 WHERE event_id = $1", event, f64::from(attempts))
+            .await;
+    }
+
+    async fn pause(&self, paused: bool) {
+        let admin = self.admin();
+        let changed: Result<bool, StoreError> =
+            if paused { admin.pause("tester", "test").await } else { admin.resume("tester").await };
+        assert!(changed.unwrap());
+    }
+
+    async fn audit_lines(&self) -> usize {
+        let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM postbox_audit").fetch_one(&self.owner);
+        usize::try_from(count.await.unwrap()).unwrap()
+    }
+}

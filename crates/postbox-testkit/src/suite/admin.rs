@@ -1,0 +1,108 @@
+//! What is promised to those who look after a table.
+
+use std::time::Duration;
+
+use postbox_core::cleaner::{Cleaner, Sweep, SweepRequest, Swept};
+use postbox_core::{DeadFilter, DeadLetters, EventId, Inspect, Relay, Settings, Topic};
+
+use super::script::{Act, Scripted};
+use super::{Subject, TOPIC, claim, enqueue, event, events, quick, state};
+
+const HOUR: Duration = Duration::from_hours(1);
+const OTHER: Topic = Topic::from_static("crm.contact.added.v1");
+
+async fn run<S: Subject>(subject: &S, sink: &Scripted, max_attempts: i32) {
+    let settings = Settings { max_attempts, ..quick() };
+    let relay = Relay::builder(subject.store(true)).dispatcher(sink.clone()).settings(settings);
+    let mut relay = relay.build().unwrap();
+    while relay.run_once().await.unwrap().claimed > 0 {}
+    relay.close().await;
+}
+
+/// Never what is neither published nor dead; dead rows only on request, counted from their death.
+pub async fn the_cleaner_touches_only_what_it_may<S: Subject>(subject: &S) {
+    let ids = enqueue(subject, events(1_203)).await;
+    let (fresh, dying) = (ids[0], [ids[1], ids[2]]);
+    let sink = Scripted::new(move |d| if dying.contains(&d.meta.event_id) { Act::Reject } else { Act::Ok });
+    run(subject, &sink, 25).await;
+    let waiting = enqueue(subject, events(1)).await[0];
+    for id in ids[3..].iter().chain([&dying[0], &waiting]) {
+        subject.make_older(*id, 10 * HOUR).await;
+    }
+    let cleaner = Cleaner::new(subject.admin()).retention(5 * HOUR);
+    let (a, b) = tokio::join!(cleaner.run_once(), cleaner.run_once());
+    let later = cleaner.run_once().await.unwrap();
+    assert_eq!(a.unwrap() + b.unwrap() + later, 1_200, "in batches, one cleaner at a time");
+    for id in [fresh, dying[0], dying[1], waiting] {
+        assert!(subject.row(id).await.is_some());
+    }
+    let cleaner = Cleaner::new(subject.admin()).retention(5 * HOUR).dead_retention(5 * HOUR);
+    assert_eq!(cleaner.run_once().await.unwrap(), 1, "the old dead one");
+    assert!(subject.row(dying[0]).await.is_none() && subject.row(dying[1]).await.is_some());
+    let request =
+        SweepRequest { retention: Duration::ZERO, dead_retention: None, batch: 10, max_attempts: 25 };
+    assert!(matches!(subject.admin().sweep(&request).await.unwrap(), Swept::Deleted(1)));
+    assert!(subject.row(waiting).await.is_some(), "what waits is never cleaned");
+    cleaner.close();
+    assert_eq!(cleaner.run_once().await.unwrap_err().code(), postbox_core::Code::Closed);
+}
+
+/// Filters, causes, replay by id and by filter, discard, audit.
+pub async fn dead_events_are_found_replayed_and_discarded<S: Subject>(subject: &S) {
+    let records: Vec<_> =
+        (0..12).map(|n| event(if n < 8 { TOPIC } else { OTHER }, n).build().unwrap()).collect();
+    let ids = enqueue(subject, records).await;
+    let sink = Scripted::new(|_| Act::Reject);
+    run(subject, &sink, 25).await;
+    let admin = subject.admin();
+    let all = DeadFilter::default();
+    assert_eq!(admin.count(&all).await.unwrap(), 12);
+    let oldest = admin.query(&all, 5).await.unwrap();
+    assert_eq!(oldest.iter().map(|event| event.event_id).collect::<Vec<EventId>>(), ids[..5]);
+    assert_eq!(oldest[0].last_error.as_deref(), Some("OUTBOX_REJECTED: never"));
+    let causes = admin.causes(&all).await.unwrap();
+    assert_eq!(causes.iter().map(|cause| cause.events).collect::<Vec<_>>(), [8, 4]);
+    let of_topic =
+        DeadFilter { topic: Some(OTHER.to_string()), cause: Some(causes[1].cause.clone()), ..all.clone() };
+    assert_eq!(admin.count(&of_topic).await.unwrap(), 4);
+    let by_error = DeadFilter { error: Some("nev".into()), older_than: Some(HOUR), ..all.clone() };
+    assert_eq!(admin.count(&by_error).await.unwrap(), 0, "none is that old");
+    let recent = DeadFilter { error: Some("nev".into()), newer_than: Some(HOUR), ..all.clone() };
+    assert_eq!(admin.count(&recent).await.unwrap(), 12);
+
+    assert!(admin.replay(ids[0], "tester").await.unwrap());
+    assert!(!admin.replay(ids[0], "tester").await.unwrap(), "it is not dead any more");
+    let row = state(subject, ids[0]).await;
+    assert!(!row.dead && row.attempts == 0 && row.due && row.last_error.is_none());
+    assert_eq!(admin.replay_all(&of_topic, 3, "tester").await.unwrap(), 4);
+    assert_eq!(
+        admin.discard(&DeadFilter { topic: Some(TOPIC.to_string()), ..all.clone() }, "tester").await.unwrap(),
+        7
+    );
+    assert_eq!(subject.rows().await, 5);
+    let well = Scripted::ok();
+    run(subject, &well, 25).await;
+    assert_eq!(well.arrived().len(), 5, "replayed events arrive, with their old ids");
+    assert!(well.arrived().contains(&ids[0]));
+    if subject.features().full {
+        assert_eq!(subject.audit_lines().await, 4, "one replay, two batches of three, one discard");
+    }
+}
+
+/// Pending, in flight, scheduled, dead, and how old.
+pub async fn counts_tell_what_waits<S: Subject>(subject: &S) {
+    let mut records = events(5);
+    records.push(event(TOPIC, 9).delay(HOUR).build().unwrap());
+    let ids = enqueue(subject, records).await;
+    subject.make_older(ids[0], HOUR).await;
+    let claimed = claim(&subject.store(false), 2).await;
+    assert_eq!(claimed.rows.len(), 2);
+    let counts = subject.admin().counts().await.unwrap();
+    assert_eq!((counts.pending, counts.locked, counts.scheduled, counts.dead), (5, 2, 1, 0));
+    assert!(counts.oldest_pending_age >= HOUR && counts.oldest_pending_age < 2 * HOUR);
+    assert!(!counts.estimated);
+    let sink = Scripted::new(|_| Act::Reject);
+    run(subject, &sink, 25).await;
+    let counts = subject.admin().counts().await.unwrap();
+    assert_eq!((counts.pending, counts.dead), (2, 3));
+}

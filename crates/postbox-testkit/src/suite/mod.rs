@@ -1,0 +1,225 @@
+//! The store suite: what every store must keep, written once.
+//!
+//! A store brings a [`Subject`]; [`store_suite!`](crate::store_suite) makes one test of each promise from it. Whatever
+//! a store cannot do it declares in its [`Features`], and the tests that need it say `skipped`.
+
+pub mod admin;
+pub mod claim;
+pub mod enqueue;
+pub mod relay;
+pub mod script;
+pub mod settle;
+pub mod trouble;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postbox_core::cleaner::Sweep;
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
+use postbox_core::{
+    Backoff, DeadLetters, EventId, Inspect, Receipt, Record, RecordBuilder, Settings, Store, Topic,
+};
+
+/// A store under test: a table of its own, empty at the start.
+pub trait Subject: Sync {
+    /// The store.
+    type Store: Store;
+    /// Its operators' side.
+    type Admin: Inspect + DeadLetters + Sweep + Clone;
+    /// A transaction that is open.
+    type Open: OpenTransaction;
+
+    /// What it can do.
+    fn features(&self) -> Features;
+    /// A new relay's view of the table.
+    fn store(&self, single_active: bool) -> Self::Store;
+    /// The operators' view.
+    fn admin(&self) -> Self::Admin;
+    /// Enqueues in a transaction that stays open.
+    fn begin(&self, records: Vec<Record>) -> impl Future<Output = Self::Open> + Send;
+    /// The row of an event.
+    fn row(&self, event: EventId) -> impl Future<Output = Option<RowState>> + Send;
+    /// How many rows there are.
+    fn rows(&self) -> impl Future<Output = usize> + Send;
+    /// Makes the lease of an event run out, as if its relay had died long ago.
+    fn expire_lease(&self, event: EventId) -> impl Future<Output = ()> + Send;
+    /// Makes an event older by so much: written, published and dead earlier.
+    fn make_older(&self, event: EventId, by: Duration) -> impl Future<Output = ()> + Send;
+    /// Writes something into the row that cannot be decoded.
+    fn spoil(&self, event: EventId) -> impl Future<Output = ()> + Send;
+    /// Sets the attempts of a waiting row.
+    fn set_attempts(&self, event: EventId, attempts: i32) -> impl Future<Output = ()> + Send;
+    /// Pauses or resumes the table.
+    fn pause(&self, paused: bool) -> impl Future<Output = ()> + Send;
+    /// How many lines the audit log has.
+    fn audit_lines(&self) -> impl Future<Output = usize> + Send;
+}
+
+/// A transaction with enqueued events.
+pub trait OpenTransaction: Send {
+    /// What the enqueue answered.
+    fn receipts(&self) -> &[Receipt];
+    /// Commits it.
+    fn commit(self) -> impl Future<Output = ()> + Send;
+    /// Rolls it back.
+    fn roll_back(self) -> impl Future<Output = ()> + Send;
+}
+
+/// What a store can do beyond the standard columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features {
+    /// All columns: headers, aggregates, tokens, `dead_at`, pause, audit.
+    pub full: bool,
+}
+
+/// What matters of a row.
+#[allow(clippy::struct_excessive_bools, reason = "each is one column of the row")]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowState {
+    /// Published.
+    pub published: bool,
+    /// Dead, as this table knows it.
+    pub dead: bool,
+    /// Locked.
+    pub locked: bool,
+    /// Attempts.
+    pub attempts: i32,
+    /// Available now.
+    pub due: bool,
+    /// The last error.
+    pub last_error: Option<String>,
+    /// Lines of the log of attempts.
+    pub log_lines: usize,
+    /// Changes with every version of the row.
+    pub version: String,
+}
+
+/// The topic of most test events.
+pub const TOPIC: Topic = Topic::from_static("org.thing.happened.v1");
+
+/// Events with numbers in their payloads.
+pub fn events(number: usize) -> Vec<Record> {
+    (0..number).map(|n| event(TOPIC, n).build().expect("an event")).collect()
+}
+
+/// One event of a topic.
+pub fn event(topic: Topic, n: usize) -> RecordBuilder {
+    Record::builder(topic).json(&serde_json::json!({ "n": n }))
+}
+
+/// Enqueues and commits.
+pub async fn enqueue<S: Subject>(subject: &S, records: Vec<Record>) -> Vec<EventId> {
+    let open = subject.begin(records).await;
+    let ids = open.receipts().iter().map(|receipt| receipt.event_id).collect();
+    open.commit().await;
+    ids
+}
+
+/// A claim with the usual settings.
+pub fn request(mode: ClaimMode, limit: usize) -> ClaimRequest {
+    ClaimRequest {
+        mode,
+        limit,
+        max_bytes: 16 << 20,
+        lock_ttl: Duration::from_mins(1),
+        max_attempts: 25,
+        exclude: Arc::from([]),
+    }
+}
+
+/// Claims waiting rows.
+pub async fn claim<S: Store>(store: &S, limit: usize) -> Claim {
+    store.claim(request(ClaimMode::Waiting, limit)).await.expect("a claim")
+}
+
+/// Settings under which tests are quick and nothing else changes.
+pub fn quick() -> Settings {
+    Settings {
+        poll_interval: Duration::from_millis(20),
+        lock_ttl: Duration::from_secs(3),
+        dispatch_timeout: Duration::from_secs(1),
+        backoff: Backoff::fixed(Duration::from_millis(10)),
+        circuit: Backoff::fixed(Duration::from_millis(50)),
+        ..Settings::default()
+    }
+}
+
+/// The state of a row that must be there.
+pub async fn state<S: Subject>(subject: &S, event: EventId) -> RowState {
+    subject.row(event).await.expect("the event's row")
+}
+
+/// Whether an event has used up its attempts: dead, in the words of either table.
+pub async fn exhausted<S: Subject>(subject: &S, event: EventId, max_attempts: i32) -> bool {
+    let row = state(subject, event).await;
+    row.dead || (!subject.features().full && !row.published && !row.locked && row.attempts >= max_attempts)
+}
+
+/// Waits until an event is published.
+pub async fn published<S: Subject>(subject: &S, event: EventId) {
+    crate::eventually("the event to be published", PATIENCE, async || state(subject, event).await.published)
+        .await;
+}
+
+/// How long tests wait for what must happen.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Makes one test of each promise for a subject. The expression is evaluated for each test and gives a future.
+#[macro_export]
+macro_rules! store_suite {
+    ($name:ident, $subject:expr) => {
+        mod $name {
+            use super::*;
+            $crate::store_suite! { @each $subject =>
+                enqueue: an_event_exists_only_if_its_transaction_committed,
+                enqueue: a_repeated_event_id_writes_nothing,
+                enqueue: many_events_get_their_receipts_in_order,
+                enqueue: json_arrives_digit_for_digit,
+                enqueue: bytes_and_every_field_arrive,
+                enqueue: a_delayed_event_waits,
+                claim: two_claimers_never_share_a_row,
+                claim: a_claim_keeps_its_limits,
+                claim: an_expired_lease_is_claimed_again_alone,
+                claim: an_exhausted_row_is_dead_not_a_zombie,
+                claim: excluded_topics_are_left_and_probes_find_them,
+                claim: what_commits_behind_the_cursor_is_found,
+                claim: an_undecodable_row_does_not_fail_its_batch,
+                settle: every_verdict_is_written,
+                settle: a_stale_settle_changes_nothing,
+                settle: a_renewed_lease_lasts_and_a_lost_one_is_reported,
+                settle: the_log_of_attempts_keeps_the_last_ten,
+                relay: everything_is_delivered_once,
+                relay: failures_back_off_and_die_at_the_limit,
+                relay: a_reject_and_a_missing_route_are_dead_at_once,
+                relay: poison_holds_up_nobody,
+                relay: a_batch_that_panics_runs_again_one_by_one,
+                relay: a_suspect_is_dispatched_alone,
+                relay: run_once_reports_what_it_did,
+                relay: what_was_closed_is_not_started_again,
+                relay: a_stop_finishes_what_runs_and_repeats_nothing,
+                relay: a_stop_releases_what_does_not_finish_uncharged,
+                relay: payloads_in_flight_are_bounded,
+                relay: trace_context_passes_through,
+                relay: the_last_error_is_short_and_clean,
+                trouble: an_outage_costs_no_attempt_and_no_other_sink,
+                trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,
+                trouble: a_blocked_thread_times_out,
+                trouble: one_relay_works_the_other_takes_over,
+                trouble: many_relays_share_a_table,
+                trouble: a_pause_stops_delivery_and_outlives_relays,
+                trouble: leases_are_renewed_while_handlers_run,
+                admin: the_cleaner_touches_only_what_it_may,
+                admin: dead_events_are_found_replayed_and_discarded,
+                admin: counts_tell_what_waits,
+            }
+        }
+    };
+    (@each $subject:expr => $($part:ident: $test:ident,)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+        async fn $test() {
+            let subject = $subject.await;
+            $crate::suite::$part::$test(&subject).await;
+        }
+    )*};
+}

@@ -1,0 +1,185 @@
+//! What is promised when sinks, threads, relays or operators interfere.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use postbox_core::{Relay, Settings, Topic};
+
+use super::relay::{arrived, start};
+use super::script::{Act, Scripted};
+use super::{PATIENCE, Subject, TOPIC, enqueue, event, events, exhausted, published, quick, state};
+use crate::{eventually, skipped};
+
+const OTHER: Topic = Topic::from_static("crm.contact.added.v1");
+
+/// Down for longer than all attempts would last (hazard 27).
+pub async fn an_outage_costs_no_attempt_and_no_other_sink<S: Subject>(subject: &S) {
+    let records =
+        (0..400).map(|n| event(if n % 2 == 0 { TOPIC } else { OTHER }, n).build().unwrap()).collect();
+    let ids = enqueue(subject, records).await;
+    let (waiting, others): (Vec<_>, Vec<_>) = ids.iter().enumerate().partition(|(n, _)| n % 2 == 0);
+    let [waiting, others] =
+        [waiting, others].map(|ids| ids.into_iter().map(|(_, id)| *id).collect::<Vec<_>>());
+    let up = Arc::new(AtomicBool::new(false));
+    let tries = Arc::new(AtomicUsize::new(0));
+    let (is_up, count) = (Arc::clone(&up), Arc::clone(&tries));
+    let down = Scripted::new(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+        if is_up.load(Ordering::SeqCst) { Act::Ok } else { Act::Unavailable }
+    });
+    let well = Scripted::ok();
+    let settings = Settings { max_attempts: 3, ..quick() };
+    let relay = Relay::builder(subject.store(true))
+        .route("org.**", down.clone())
+        .route("**", well.clone())
+        .settings(settings)
+        .build()
+        .unwrap()
+        .spawn();
+    arrived(&well, &others).await;
+    // Many more probes than there are attempts.
+    eventually("many probes", PATIENCE, async || tries.load(Ordering::SeqCst) > 30).await;
+    up.store(true, Ordering::SeqCst);
+    arrived(&down, &waiting).await;
+    for id in [waiting[0], waiting[100], waiting[199]] {
+        published(subject, id).await;
+        assert_eq!(state(subject, id).await.attempts, 1, "no attempt was burnt");
+    }
+    relay.shutdown().await.unwrap();
+    assert_eq!(down.arrived().len(), 200);
+}
+
+/// Nothing came back from a batch: the destination is down, the events are innocent.
+pub async fn a_sink_that_hangs_in_batches_is_down_not_guilty<S: Subject>(subject: &S) {
+    let ids = enqueue(subject, events(50)).await;
+    let hang = Arc::new(AtomicBool::new(true));
+    let hanging = Arc::clone(&hang);
+    let sink = Scripted::new(move |_| if hanging.load(Ordering::SeqCst) { Act::Hang } else { Act::Ok })
+        .in_batches(50);
+    let settings = Settings { max_attempts: 5, dispatch_timeout: Duration::from_millis(200), ..quick() };
+    let relay = start(subject, &sink, settings);
+    eventually("a batch to hang", PATIENCE, async || !sink.seen().is_empty()).await;
+    eventually("the rest to go back", PATIENCE, async || {
+        let row = state(subject, ids[49]).await;
+        row.attempts == 0 && !row.locked
+    })
+    .await;
+    hang.store(false, Ordering::SeqCst);
+    arrived(&sink, &ids).await;
+    relay.shutdown().await.unwrap();
+}
+
+/// A handler that blocks its thread (hazard 23).
+pub async fn a_blocked_thread_times_out<S: Subject>(subject: &S) {
+    let ids = enqueue(subject, events(10)).await;
+    let bad = ids[0];
+    let sink =
+        Scripted::new(
+            move |d| {
+                if d.meta.event_id == bad { Act::Block(Duration::from_secs(2)) } else { Act::Ok }
+            },
+        );
+    let settings = Settings { max_attempts: 1, dispatch_timeout: Duration::from_millis(200), ..quick() };
+    let relay = start(subject, &sink, settings);
+    arrived(&sink, &ids[1..]).await;
+    eventually("the blocked one to be dead", PATIENCE, async || exhausted(subject, bad, 1).await).await;
+    assert!(state(subject, bad).await.last_error.unwrap().contains("OUTBOX_TIMEOUT"));
+    relay.shutdown().await.unwrap();
+}
+
+/// Single active, and the take-over.
+pub async fn one_relay_works_the_other_takes_over<S: Subject>(subject: &S) {
+    let first = enqueue(subject, events(50)).await;
+    let (a, b) = (Scripted::ok(), Scripted::ok());
+    let leader = start(subject, &a, quick());
+    arrived(&a, &first).await;
+    let standby = start(subject, &b, quick());
+    let second = enqueue(subject, events(50)).await;
+    arrived(&a, &second).await;
+    assert_eq!(b.seen().len(), 0, "the standby stands by");
+    assert!(standby.health().problem().is_none(), "and is well");
+    leader.shutdown().await.unwrap();
+    let third = enqueue(subject, events(50)).await;
+    arrived(&b, &third).await;
+    standby.shutdown().await.unwrap();
+    assert_eq!(a.arrived().len() + b.arrived().len(), 150, "no duplicates");
+}
+
+/// `single_active = false`.
+pub async fn many_relays_share_a_table<S: Subject>(subject: &S) {
+    let ids = enqueue(subject, events(600)).await;
+    let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(1)));
+    let relays: Vec<_> = (0..3)
+        .map(|_| {
+            let settings = Settings { batch_size: 20, ..quick() };
+            let relay = Relay::builder(subject.store(false)).dispatcher(sink.clone()).settings(settings);
+            relay.build().unwrap().spawn()
+        })
+        .collect();
+    arrived(&sink, &ids).await;
+    for relay in relays {
+        relay.shutdown().await.unwrap();
+    }
+    assert_eq!(sink.arrived().len(), 600);
+    assert_eq!(sink.arrived().into_iter().collect::<HashSet<_>>().len(), 600);
+}
+
+/// Read at every claim and tick, by every relay.
+pub async fn a_pause_stops_delivery_and_outlives_relays<S: Subject>(subject: &S) {
+    if !subject.features().full {
+        return skipped("a bare table cannot be paused");
+    }
+    let first = enqueue(subject, events(10)).await;
+    let sink = Scripted::ok();
+    let relay = start(subject, &sink, quick());
+    arrived(&sink, &first).await;
+    subject.pause(true).await;
+    eventually("the relay to notice", PATIENCE, async || {
+        relay.health().now().standing == postbox_core::store::Standing::Paused
+    })
+    .await;
+    let second = enqueue(subject, events(10)).await;
+    relay.shutdown().await.unwrap();
+    let relay = start(subject, &sink, quick());
+    eventually("the next relay to notice", PATIENCE, async || {
+        relay.health().now().standing == postbox_core::store::Standing::Paused
+    })
+    .await;
+    assert_eq!(sink.arrived().len(), 10);
+    assert!(relay.health().problem().is_none(), "a paused relay is well");
+    subject.pause(false).await;
+    arrived(&sink, &second).await;
+    relay.shutdown().await.unwrap();
+}
+
+/// Waiting inside the batch must not eat the lease (hazard 2).
+pub async fn leases_are_renewed_while_handlers_run<S: Subject>(subject: &S) {
+    let ids = enqueue(subject, events(8)).await;
+    // One at a time, each for most of the timeout: the last waits several leases long.
+    let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(250)));
+    let settings = Settings {
+        concurrency: 1,
+        lock_ttl: Duration::from_millis(600),
+        dispatch_timeout: Duration::from_millis(400),
+        ..quick()
+    };
+    let a = Relay::builder(subject.store(false))
+        .dispatcher(sink.clone())
+        .settings(settings.clone())
+        .build()
+        .unwrap()
+        .spawn();
+    eventually("the first to work", PATIENCE, async || !sink.seen().is_empty()).await;
+    let b = Relay::builder(subject.store(false))
+        .dispatcher(sink.clone())
+        .settings(settings)
+        .build()
+        .unwrap()
+        .spawn();
+    arrived(&sink, &ids).await;
+    a.shutdown().await.unwrap();
+    b.shutdown().await.unwrap();
+    assert_eq!(sink.seen().len(), 8, "nobody took what was being worked on");
+}

@@ -1,0 +1,133 @@
+//! `#[derive(Event)]` from end to end: the record that is written, the handler that receives it.
+#![cfg(feature = "derive")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
+use std::sync::{Arc, Mutex};
+
+use postbox::testing::delivery;
+use postbox::{AggregateKey, Dispatcher as _, Event, EventBus, HandlerResult, Meta, Payload, Record};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+#[derive(Debug, Clone, PartialEq, Event, Serialize, Deserialize)]
+#[event(topic = "org.organization.created.v1", aggregate = "organization", id = "org_id")]
+struct OrganizationCreated {
+    org_id: Uuid,
+    name: String,
+}
+
+/// The next version of it, beside the first.
+#[derive(Debug, Clone, PartialEq, Event, Serialize, Deserialize)]
+#[event(topic = "org.organization.created.v2", aggregate = "organization", id = "org_id")]
+struct OrganizationCreatedV2 {
+    org_id: Uuid,
+    name: String,
+    country: String,
+}
+
+fn json(payload: &Payload) -> &str {
+    match payload {
+        Payload::Json(json) => json.as_str(),
+        Payload::Bytes { .. } => panic!("bytes"),
+    }
+}
+
+#[test]
+fn a_record_has_topic_aggregate_and_payload_of_its_event() {
+    let event = OrganizationCreated { org_id: Uuid::nil(), name: "Acme".into() };
+    let record = Record::of(&event).tenant_name("acme").header("source", "test").build().unwrap();
+    assert_eq!(record.topic.as_str(), "org.organization.created.v1");
+    assert_eq!(record.aggregate, Some(AggregateKey::new("organization", Uuid::nil())));
+    assert_eq!(json(&record.payload), r#"{"org_id":"00000000-0000-0000-0000-000000000000","name":"Acme"}"#);
+    assert_eq!(record.headers["tenant"], "acme");
+}
+
+#[tokio::test]
+async fn versions_live_side_by_side_and_each_handler_gets_its_own() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (one, two) = (Arc::clone(&seen), Arc::clone(&seen));
+    let bus = EventBus::new()
+        .on(move |meta: Meta, event: OrganizationCreated| {
+            one.lock().unwrap().push((meta.topic.version(), event.name, None));
+            async { Ok(()) }
+        })
+        .on(move |meta: Meta, event: OrganizationCreatedV2| {
+            two.lock().unwrap().push((meta.topic.version(), event.name, Some(event.country)));
+            async { Ok(()) }
+        });
+    let old = OrganizationCreated { org_id: Uuid::nil(), name: "Old".into() };
+    let new = OrganizationCreatedV2 { org_id: Uuid::nil(), name: "New".into(), country: "CH".into() };
+    for record in [Record::of(&new).build().unwrap(), Record::of(&old).build().unwrap()] {
+        bus.dispatch(&delivery(record.topic.as_str(), json(&record.payload))).await.unwrap();
+    }
+    let expected = [(Some(2), "New".to_owned(), Some("CH".to_owned())), (Some(1), "Old".to_owned(), None)];
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn a_handler_can_be_a_function() {
+    async fn handle(_: Meta, event: OrganizationCreated) -> HandlerResult {
+        let _: u32 = event.name.parse()?;
+        Ok(())
+    }
+    let bus = EventBus::new().on(handle);
+    let event = |name: &str| {
+        let event = OrganizationCreated { org_id: Uuid::nil(), name: name.to_owned() };
+        let record = Record::of(&event).build().unwrap();
+        delivery(record.topic.as_str(), json(&record.payload))
+    };
+    bus.dispatch(&event("7")).await.unwrap();
+    bus.dispatch(&event("seven")).await.unwrap_err();
+}
+
+#[derive(Event, Serialize)]
+#[event(topic = "org.thing.pinged.v1")]
+struct Pinged;
+
+#[derive(Event, Serialize)]
+#[event(topic = "org.thing.moved.v1", aggregate = "thing", id = "0")]
+struct Moved(u32, #[allow(dead_code, reason = "serialised")] i8);
+
+#[derive(Event, Serialize)]
+#[event(topic = "org.thing.typed.v1")]
+#[event(aggregate = "thing", id = "type")]
+struct Typed {
+    r#type: &'static str,
+}
+
+#[derive(Event, Serialize)]
+#[event(topic = "org.thing.changed.v1", aggregate = "thing", id = "id")]
+struct Changed<'a, I: Serialize + std::fmt::Display, T, const N: usize>
+where
+    T: Serialize,
+{
+    id: I,
+    names: Vec<&'a str>,
+    to: Option<T>,
+    #[serde(skip)]
+    _marks: [u8; N],
+}
+
+mod reexported {
+    pub(crate) mod deep {
+        pub(crate) use postbox::*;
+    }
+}
+
+#[derive(Event, Serialize)]
+#[event(crate = "crate::reexported::deep", topic = "org.thing.renamed.v1", aggregate = "thing", id = "id")]
+struct Renamed {
+    id: u8,
+}
+
+#[test]
+fn structs_of_every_shape_are_events() {
+    assert_eq!(Pinged.aggregate(), None);
+    assert_eq!(Record::of(&Pinged).build().unwrap().topic, Pinged::TOPIC);
+    assert_eq!(Moved(7, 1).aggregate(), Some(AggregateKey::new("thing", 7)));
+    assert_eq!(Typed { r#type: "x" }.aggregate(), Some(AggregateKey::new("thing", "x")));
+    let changed = Changed { id: "a", names: vec!["b"], to: Some(1), _marks: [0; 3] };
+    assert_eq!(changed.aggregate(), Some(AggregateKey::new("thing", "a")));
+    assert_eq!(json(&Record::of(&changed).build().unwrap().payload), r#"{"id":"a","names":["b"],"to":1}"#);
+    assert_eq!(Renamed { id: 3 }.aggregate(), Some(AggregateKey::new("thing", 3)));
+}
