@@ -47,8 +47,11 @@ impl Database {
     pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
         config.require(&["database_url"])?;
         let parse = |url: &Secret| {
-            connect_options(url.reveal())
-                .map_err(|error| Failure::from(Problem::new(error.code(), error.message())))
+            connect_options(url.reveal()).map_err(|error| {
+                // The driver says it once for each of its layers.
+                let message = error.message().trim_start_matches("error with configuration: ");
+                Failure::from(Problem::new(error.code(), message))
+            })
         };
         let url = config.general.database_url.as_ref();
         let options =

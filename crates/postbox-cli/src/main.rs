@@ -6,6 +6,8 @@ mod cmd;
 #[allow(dead_code, unused_imports, reason = "its tests and its reference page use more than the commands do")]
 mod config;
 mod control;
+#[cfg(test)]
+mod docs;
 mod http;
 mod logs;
 mod opened;

@@ -1,0 +1,121 @@
+//! The reference pages of commands and errors, made from the command line and the codes themselves.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use clap::Command;
+use postbox_core::Code;
+
+use crate::cli::command;
+
+const COMMANDS: &str = "\
+<!-- Made from crates/postbox-cli/src/cli.rs. Do not edit; after a change there, run
+     POSTBOX_BLESS=1 cargo test -p postbox-cli reference -->
+
+# Commands
+
+Flags that are settings (`--database-url`, `--table`, …) are described in [Configuration](configuration.md); the others are
+below. `--json` prints results, and errors, as JSON. What changes a table for good needs it named by `--table`, not by a file or a variable.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | tried and failed |
+| 2 | usage, configuration, or an event that cannot be enqueued |
+| 3 | looked for problems and found some |
+| 130 | stopped at once by a second signal |
+";
+
+const ERRORS: &str = "\
+<!-- Made from crates/postbox-core/src/code.rs. Do not edit; after a change there, run
+     POSTBOX_BLESS=1 cargo test -p postbox-cli reference -->
+
+# Errors
+
+Codes are stable: scripts and alerts may match on them. `postbox explain CODE` prints the same.
+
+| code | meaning | what to do |
+| --- | --- | --- |
+";
+
+fn commands() -> String {
+    let mut page = COMMANDS.to_owned();
+    let root = command();
+    for outer in root.get_subcommands() {
+        let inner: Vec<&Command> = outer.get_subcommands().collect();
+        if inner.is_empty() {
+            section(&mut page, outer.get_name(), outer);
+        }
+        for inner in inner {
+            section(&mut page, &format!("{} {}", outer.get_name(), inner.get_name()), inner);
+        }
+    }
+    page
+}
+
+fn section(page: &mut String, name: &str, command: &Command) {
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let _ = write!(page, "\n## `postbox {name}`\n\n{about}.\n");
+    let mut settings = Vec::new();
+    let mut own = String::new();
+    for arg in command.get_arguments().filter(|arg| arg.get_id() != "config") {
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        match (arg.get_help_heading(), arg.get_long()) {
+            (Some(_), Some(long)) => settings.push(format!("`--{long}`")),
+            (_, Some(long)) => {
+                let value = arg.get_value_names().filter(|_| arg.get_action().takes_values());
+                let value = value.map(|names| format!(" {}", names.join(" "))).unwrap_or_default();
+                let _ = writeln!(own, "- `--{long}{value}`: {}.", outside_code(&help));
+            }
+            (_, None) => {
+                let _ = writeln!(own, "- `{}`: {help}.", arg.get_id().as_str().to_ascii_uppercase());
+            }
+        }
+    }
+    let settings = match settings.len() {
+        0 => String::new(),
+        1..8 => format!("Settings: {}.\n", settings.join(", ")),
+        _ => "Settings: all of them.\n".to_owned(),
+    };
+    for part in [own, settings].iter().filter(|part| !part.is_empty()) {
+        let _ = write!(page, "\n{part}");
+    }
+    if let Some(after) = command.get_after_help() {
+        let _ = write!(page, "\n```text\n{after}\n```\n");
+    }
+}
+
+fn errors() -> String {
+    let mut page = ERRORS.to_owned();
+    for code in Code::ALL {
+        let _ = writeln!(
+            page,
+            "| `{code}` | {} | {} |",
+            outside_code(code.meaning()),
+            outside_code(code.next_step())
+        );
+    }
+    page
+}
+
+/// Text whose `<name>` is no HTML, except in code, where it never is.
+fn outside_code(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    let parts = parts.map(|(at, part)| if at % 2 == 0 { part.replace('<', "&lt;") } else { part.to_owned() });
+    parts.collect::<Vec<_>>().join("`")
+}
+
+/// `POSTBOX_BLESS=1 cargo test -p postbox-cli reference` writes the pages anew.
+#[test]
+fn the_reference_of_commands_and_errors_is_up_to_date() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
+    for (name, page) in [("commands.md", commands()), ("errors.md", errors())] {
+        let path = folder.join(name);
+        if std::env::var_os("POSTBOX_BLESS").is_some() {
+            std::fs::write(&path, &page).unwrap();
+        }
+        let stored = std::fs::read_to_string(&path).unwrap_or_default().replace("\r\n", "\n");
+        let advice = "run: POSTBOX_BLESS=1 cargo test -p postbox-cli reference";
+        assert!(stored == page, "docs/reference/{name} is not what the program says; {advice}");
+    }
+}
