@@ -7,12 +7,11 @@ use postbox_core::{
     Cleaner, Code, Pattern, Relay, RelayHealth, Settings, StoreError, StoreErrorKind, TableName,
 };
 use postbox_sinks::AnySink;
-use postbox_stores::postgres::{PgAdmin, PgStore, connect_options};
+use postbox_stores::postgres::{PgAdmin, PgStore, classify, connect_options};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, PgConnection};
 
 use crate::config::{Config, Secret};
-use crate::opened::{IsOpen, Opened};
 use crate::report::{Failure, Problem};
 
 /// How long a command waits for a connection.
@@ -47,11 +46,8 @@ impl Database {
     pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
         config.require(&["database_url"])?;
         let parse = |url: &Secret| {
-            connect_options(url.reveal()).map_err(|error| {
-                // The driver says it once for each of its layers.
-                let message = error.message().trim_start_matches("error with configuration: ");
-                Failure::from(Problem::new(error.code(), message))
-            })
+            connect_options(url.reveal())
+                .map_err(|error| Failure::from(Problem::new(error.code(), error.message())))
         };
         let url = config.general.database_url.as_ref();
         let options =
@@ -94,39 +90,14 @@ impl Database {
     }
 }
 
-/// What a driver's error means, for what the program asks of the database itself.
-pub(crate) fn classify(error: sqlx::Error) -> StoreError {
-    let (code, message) = match &error {
-        sqlx::Error::Database(database) => {
-            let state = database.code().unwrap_or_default();
-            let code = match &*state {
-                "28000" | "28P01" | "3D000" => Code::DatabaseAuth,
-                "42501" => Code::DatabasePermission,
-                "42P01" | "3F000" => Code::TableMissing,
-                "42703" | "42804" => Code::TableMismatch,
-                state if state.starts_with("08") || state.starts_with("57P") || state == "53300" => {
-                    Code::DatabaseUnreachable
-                }
-                _ => Code::DatabaseError,
-            };
-            (code, format!("{} [{state}]", database.message()))
-        }
-        sqlx::Error::Configuration(_) => (Code::DatabaseUrl, error.to_string()),
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut => {
-            (Code::DatabaseUnreachable, error.to_string())
-        }
-        _ => (Code::DatabaseError, error.to_string()),
-    };
-    StoreError::new(code, StoreErrorKind::Refused, message).caused_by(error)
-}
-
 /// A relay that is ready to run.
 #[derive(Debug)]
 pub(crate) struct TableRelay {
     pub(crate) table: TableName,
-    pub(crate) relay: Relay<Opened<PgStore>>,
+    pub(crate) relay: Relay<PgStore>,
     pub(crate) health: RelayHealth,
-    pub(crate) is_open: IsOpen,
+    /// The line for the log when it is up.
+    pub(crate) announcement: String,
 }
 
 /// A cleaner that is ready to run.
@@ -163,9 +134,8 @@ pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result
             store = store.direct(direct.clone());
         }
         let how = if config.relay.single_active { "single active" } else { "shared" };
-        let store = Opened::new(store.build(), format!("relaying {table} → {routes} ({how})"));
-        let is_open = store.is_open();
-        let mut relay = Relay::builder(store)
+        let announcement = format!("relaying {table} → {routes} ({how})");
+        let mut relay = Relay::builder(store.build())
             .settings(settings(config, name))
             .metrics_prefix(&config.metrics.prefix)
             .topic_labels(config.metrics.max_topic_labels);
@@ -179,7 +149,7 @@ pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result
         }
         let relay = relay.build().map_err(|error| Problem::of_relay(&table, &error))?;
         let health = relay.health();
-        relays.push(TableRelay { table, relay, health, is_open });
+        relays.push(TableRelay { table, relay, health, announcement });
     }
     Ok(relays)
 }

@@ -15,7 +15,6 @@ use postbox_core::{Code, RelayHealth, telemetry};
 use serde_json::{Value, json};
 
 use crate::config::{Config, Metrics};
-use crate::opened::IsOpen;
 use crate::report::{Exit, Failure, Problem};
 
 /// Where metrics are in any case, besides the path of the configuration.
@@ -36,7 +35,7 @@ const LAG_BUCKETS: [f64; 14] =
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     /// The relays whose health counts.
-    pub(crate) relays: Vec<(RelayHealth, IsOpen)>,
+    pub(crate) relays: Vec<RelayHealth>,
     /// The metrics and their path, if they are served.
     pub(crate) metrics: Option<(PrometheusHandle, String)>,
 }
@@ -116,32 +115,29 @@ async fn metrics_text(State(endpoints): State<Arc<Endpoints>>) -> Response {
 
 /// Green while every relay delivers, stands by or is paused.
 async fn readyz(State(endpoints): State<Arc<Endpoints>>) -> Response {
-    let tables: Vec<Value> =
-        endpoints.relays.iter().map(|(health, is_open)| table(health, is_open)).collect();
+    let tables: Vec<Value> = endpoints.relays.iter().map(table).collect();
     let ready = tables.iter().all(|table| table["problem"].is_null());
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let body = json!({ "ready": ready, "tables": tables }).to_string();
     (status, [(header::CONTENT_TYPE, "application/json")], body + "\n").into_response()
 }
 
-fn table(health: &RelayHealth, is_open: &IsOpen) -> Value {
+fn table(health: &RelayHealth) -> Value {
     let now = health.now();
     let seconds = |since: Option<Instant>| since.map(|since| since.elapsed().as_secs());
     let standing = match now.standing {
-        _ if !is_open.get() => "starting",
+        _ if !now.opened => "starting",
         Standing::Active => "active",
         Standing::Standby => "standby",
         Standing::Paused => "paused",
     };
-    let starting = || format!("the relay of {} has not reached its table yet", health.table());
-    let problem = health.problem().or_else(|| (!is_open.get()).then(starting));
     let sinks = now.sinks.iter().map(|sink| {
         json!({ "sink": &*sink.name, "down_seconds": seconds(sink.open_since), "last_error": sink.last_error })
     });
     json!({
         "table": health.table(),
         "standing": standing,
-        "problem": problem,
+        "problem": health.problem(),
         "last_delivery_seconds": seconds(now.last_delivery),
         "sinks": sinks.collect::<Vec<_>>(),
     })

@@ -10,7 +10,6 @@ mod control;
 mod docs;
 mod http;
 mod logs;
-mod opened;
 mod report;
 
 fn main() -> std::process::ExitCode {

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use postbox_core::redact::Summary;
 use postbox_core::{Code, EnqueueError, EventError, RelayError, StoreError, TableName};
+use postbox_stores::postgres::classify;
 use serde_json::{Value, json};
 
-use crate::assemble::classify;
 use crate::config::ConfigErrors;
 
 /// The longest message: a database may quote whole statements.

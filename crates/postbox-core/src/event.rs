@@ -461,6 +461,12 @@ pub enum EventError {
         /// What is wrong with them.
         problem: String,
     },
+    /// The table has no column for a field.
+    #[error("{}: {field}: the table has only the standard columns", Code::ColumnMissing)]
+    NoColumn {
+        /// The field.
+        field: &'static str,
+    },
     /// Another field holds what cannot be stored.
     #[error("{}: {field}: {problem}", Code::FieldInvalid)]
     Field {
@@ -483,6 +489,7 @@ impl EventError {
             Self::TooLarge { .. } => Code::PayloadTooLarge,
             Self::Payload { .. } => Code::PayloadInvalid,
             Self::Headers { .. } => Code::HeadersInvalid,
+            Self::NoColumn { .. } => Code::ColumnMissing,
             Self::Field { .. } => Code::FieldInvalid,
         }
     }

@@ -5,6 +5,7 @@
 
 /// Does what the environment says for this place; `detail` narrows it (a topic, a table).
 #[cfg(feature = "failpoints")]
+#[allow(clippy::missing_panics_doc, reason = "a panic is what a test asks for here")]
 pub async fn hit(place: &str, detail: &str) {
     use std::sync::OnceLock;
     static RULES: OnceLock<Vec<(String, String, Option<String>)>> = OnceLock::new();
@@ -27,7 +28,7 @@ pub async fn hit(place: &str, detail: &str) {
             "abort" => std::process::abort(),
             "hang" => std::future::pending().await,
             "panic" => panic!("failpoint {place}"),
-            "block" => std::thread::sleep(std::time::Duration::from_secs(3600)),
+            "block" => std::thread::sleep(std::time::Duration::from_hours(1)),
             _ => {}
         }
     }

@@ -1,6 +1,5 @@
 //! ② Enqueue: events are written in the caller's own transaction, or not at all.
 
-use crate::code::Code;
 use crate::event::{EventError, IntoRecord, Limits, Record, RecordDefaults, TenantId};
 use crate::table::TableName;
 use crate::telemetry::Telemetry;
@@ -135,10 +134,7 @@ fn fits_bare(record: &Record) -> Result<(), EventError> {
         ("payload_raw", matches!(record.payload, crate::Payload::Bytes { .. })),
     ];
     match extra.into_iter().find(|(_, needed)| *needed) {
-        Some((field, _)) => {
-            let problem = format!("{}: the table has only the standard columns", Code::ColumnMissing);
-            Err(EventError::Field { field, problem })
-        }
+        Some((field, _)) => Err(EventError::NoColumn { field }),
         None => Ok(()),
     }
 }

@@ -3,12 +3,13 @@
 use std::io::Read as _;
 
 use postbox_core::{Code, Enqueued, Layout, Outbox, Record, RecordBuilder, TableName, Topic};
+use postbox_stores::postgres::classify;
 use serde_json::json;
 use sqlx::Connection as _;
 use uuid::Uuid;
 
 use super::{block_on, tables, within_patience};
-use crate::assemble::{Database, classify};
+use crate::assemble::Database;
 use crate::cli::Call;
 use crate::config::{parse_delay, shown};
 use crate::report::{Exit, Failure, Problem, say, say_json};

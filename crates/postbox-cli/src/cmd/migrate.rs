@@ -3,12 +3,13 @@
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use postbox_core::{Code, StoreError, TableName};
+use postbox_stores::postgres::classify;
 use postbox_stores::postgres::migrate::{self, Format, Grants, Plan, Step, StepLock};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::{block_on, named_tables, tables};
-use crate::assemble::{Database, classify};
+use crate::assemble::Database;
 use crate::cli::Call;
 use crate::report::{Exit, Failure, Problem, say, say_json};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postbox_core::{Code, Inspect as _};
+use postbox_core::{Code, Inspect as _, StoreError, StoreErrorKind};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -10,7 +10,6 @@ use crate::assemble::{self, Database, TableCleaner, TableMonitor, TableRelay};
 use crate::config::Config;
 use crate::control;
 use crate::http::{self, Endpoints};
-use crate::opened::wait_for;
 use crate::report::{Exit, Failure, Problem};
 
 /// Counting is cheap but not free, and a scrape is seldom more frequent.
@@ -70,7 +69,7 @@ pub(crate) fn run(config: &Config) -> Result<Exit, Failure> {
     if relays && metrics.is_some() {
         parts.monitors = assemble::monitors(config, &database)?;
     }
-    let watched = parts.relays.iter().map(|relay| (relay.health.clone(), relay.is_open.clone())).collect();
+    let watched = parts.relays.iter().map(|relay| relay.health.clone()).collect();
     let stop = watch::Sender::new(false);
     control::start(listener, Endpoints { relays: watched, metrics }, stop.clone())?;
     let result = runtime.block_on(supervise(parts, stop));
@@ -85,8 +84,12 @@ pub(crate) fn run(config: &Config) -> Result<Exit, Failure> {
 /// Runs all parts until they have ended. One that fails stops the others in good order.
 async fn supervise(parts: Parts, stop: watch::Sender<bool>) -> Result<(), Failure> {
     let mut tasks = JoinSet::new();
-    for TableRelay { table, relay, .. } in parts.relays {
+    for TableRelay { table, relay, health, announcement } in parts.relays {
         let stopped = stopped(stop.subscribe());
+        tokio::spawn(async move {
+            health.opened().await;
+            tracing::info!("{announcement}");
+        });
         tasks.spawn(async move {
             relay
                 .with_graceful_shutdown(stopped)
@@ -146,5 +149,21 @@ async fn count(TableMonitor { table, admin, telemetry }: TableMonitor) -> Result
             Err(error) => tracing::debug!(%table, %error, "the table cannot be counted"),
         }
         tokio::time::sleep(COUNT_EVERY).await;
+    }
+}
+
+/// Tries until the answer is good, or one that will not get better; a database that is away is waited for.
+async fn wait_for<T, F>(table: &str, mut ask: impl FnMut() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    loop {
+        match ask().await {
+            Err(error) if error.kind() != StoreErrorKind::Refused => {
+                tracing::warn!(table, %error, "the table cannot be looked at, trying again");
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+            answer => return answer,
+        }
     }
 }

@@ -3,11 +3,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::watch;
+
 use crate::store::Standing;
 
 /// What a relay is doing right now.
 #[derive(Debug, Clone)]
 pub struct Health {
+    /// Whether its table was reached at all.
+    pub opened: bool,
     /// Whether it may work.
     pub standing: Standing,
     /// When its loop last turned: old means that it is stuck.
@@ -39,11 +43,13 @@ pub struct RelayHealth {
     table: Arc<str>,
     patience: Duration,
     state: Arc<Mutex<Health>>,
+    opened: watch::Sender<bool>,
 }
 
 impl RelayHealth {
     pub(super) fn new(table: &str, poll_interval: Duration) -> Self {
         let state = Health {
+            opened: false,
             standing: Standing::Standby,
             last_turn: Instant::now(),
             last_delivery: None,
@@ -52,7 +58,8 @@ impl RelayHealth {
             sinks: Vec::new(),
         };
         let patience = (poll_interval * 3).max(Duration::from_secs(15));
-        Self { table: table.into(), patience, state: Arc::new(Mutex::new(state)) }
+        let (state, opened) = (Arc::new(Mutex::new(state)), watch::Sender::new(false));
+        Self { table: table.into(), patience, state, opened }
     }
 
     /// The relay's table.
@@ -75,6 +82,9 @@ impl RelayHealth {
                 health.last_turn.elapsed()
             ));
         }
+        if !health.opened && health.error.is_none() {
+            return Some(format!("the relay of {} has not reached its table yet", self.table));
+        }
         if let Some(error) = health.error {
             return Some(format!("the relay of {} cannot work: {error}", self.table));
         }
@@ -90,6 +100,17 @@ impl RelayHealth {
                 since.elapsed().as_secs()
             )
         })
+    }
+
+    /// Waits until the table was reached.
+    pub async fn opened(&self) {
+        // The sender is in our own hands, so this cannot fail.
+        let _ = self.opened.subscribe().wait_for(|opened| *opened).await;
+    }
+
+    pub(super) fn note_opened(&self) {
+        self.update(|health| (health.opened, health.error) = (true, None));
+        self.opened.send_replace(true);
     }
 
     pub(super) fn update(&self, change: impl FnOnce(&mut Health)) {

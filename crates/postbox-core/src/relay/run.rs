@@ -164,7 +164,11 @@ impl<S: Store> Engine<S> {
         let waits = Backoff::exponential(Duration::from_millis(200), Duration::from_secs(5));
         loop {
             match self.store.open().await {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.failures = 0;
+                    self.health.note_opened();
+                    return Ok(());
+                }
                 Err(error) if error.kind() == StoreErrorKind::Refused => return Err(error.into()),
                 Err(error) => {
                     self.failures += 1;
@@ -186,6 +190,7 @@ impl<S: Store> Engine<S> {
     pub(super) async fn run_once(&mut self) -> Result<RunReport, RelayError> {
         self.report = RunReport::default();
         self.store.open().await?;
+        self.health.note_opened();
         let mut mode = ClaimMode::Waiting;
         loop {
             let limit = if mode == ClaimMode::Waiting { self.settings.batch_size } else { 1 };

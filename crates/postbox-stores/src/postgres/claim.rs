@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use futures_util::TryStreamExt as _;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing};
 use postbox_core::{Code, Layout, StoreError, StoreErrorKind};
 use sqlx::postgres::PgRow;
@@ -48,6 +49,8 @@ impl Inner {
                 state.lead = self.take_lead(&mut link.connection, opened).await?;
             }
             let Some(lead) = &mut state.lead else {
+                // Also says so if there is no row to stand by for.
+                self.look_at_gate(&mut link.connection, opened).await?;
                 link.keep();
                 return Ok(Claim { standing: Standing::Standby, ..Claim::default() });
             };
@@ -117,28 +120,33 @@ impl Inner {
             .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
-            .bind(&token)
+            .bind(token.clone())
             .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts))
-            .persistent(opened.persistent)
-            .fetch_all(connection);
-        let rows = within(OPERATION_LIMIT, query).await;
-        if !rows.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection) {
+            .persistent(opened.persistent);
+        let token: Arc<str> = token.into();
+        let mut claim = Claim::default();
+        // Row by row: a batch of large payloads shall not stand in memory twice.
+        let read = async {
+            let (mut rows, mut summary) = (query.fetch(connection), None);
+            while let Some(row) = rows.try_next().await? {
+                if summary.is_none() {
+                    summary = Summary::read(&row)?;
+                }
+                match row::decode(&row, &self.label, &token)? {
+                    Some(Found::Delivery(claimed)) => claim.rows.push(*claimed),
+                    Some(Found::Undecodable(row)) => claim.undecodable.push(row),
+                    Some(Found::Buried(row)) => claim.buried.push(row),
+                    None => {}
+                }
+            }
+            Ok(summary)
+        };
+        let summary = within(OPERATION_LIMIT, read).await;
+        if !summary.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection) {
             state.lost_tokens.pop();
         }
-        let rows = rows?;
-        let first = rows.first().ok_or_else(|| self.no_relay_row(opened))?;
-        let summary = Summary::read(first).map_err(classify)?.ok_or_else(|| self.no_relay_row(opened))?;
-
-        let mut claim = Claim { standing: standing(summary.paused, summary.mine), ..Claim::default() };
-        let token: Arc<str> = token.into();
-        for row in &rows {
-            match row::decode(row, &self.label, &token).map_err(classify)? {
-                Some(Found::Delivery(claimed)) => claim.rows.push(*claimed),
-                Some(Found::Undecodable(row)) => claim.undecodable.push(row),
-                Some(Found::Buried(row)) => claim.buried.push(row),
-                None => {}
-            }
-        }
+        let summary = summary?.ok_or_else(|| self.no_relay_row(opened))?;
+        claim.standing = standing(summary.paused, summary.mine);
         // UPDATE … RETURNING answers in no order.
         claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
         let full = usize::try_from(summary.picked).unwrap_or(usize::MAX) >= request.limit || !summary.all_fit;

@@ -6,7 +6,7 @@ use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::postgres::PgDatabaseError;
 
 /// Says what a driver error means for the caller, and keeps it as the cause.
-pub(crate) fn classify(error: sqlx::Error) -> StoreError {
+pub fn classify(error: sqlx::Error) -> StoreError {
     use StoreErrorKind::{Conflict, Connection, Refused};
 
     let (code, kind, message) = match &error {
@@ -32,7 +32,10 @@ pub(crate) fn classify(error: sqlx::Error) -> StoreError {
             let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
             (code, kind, format!("{}{hint} [{sqlstate}]", database.message()))
         }
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => {
+        sqlx::Error::PoolTimedOut => {
+            (Code::DatabaseUnreachable, Connection, "no connection to the database in time".to_owned())
+        }
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolClosed => {
             (Code::DatabaseUnreachable, Connection, error.to_string())
         }
         sqlx::Error::Configuration(_) => (Code::DatabaseUrl, Refused, error.to_string()),

@@ -18,6 +18,7 @@ mod store;
 mod tx;
 
 pub use admin::PgAdmin;
+pub use error::classify;
 pub use store::{PgStore, PgStoreBuilder};
 pub use tx::SqlxPostgres;
 
@@ -39,5 +40,11 @@ pub fn connect_options(url: &str) -> Result<sqlx::postgres::PgConnectOptions, po
     }
     sqlx::postgres::PgConnectOptions::from_str(url)
         .map(|options| options.application_name("postbox"))
-        .map_err(|e| refused(postbox_core::redact::mask_credentials(&e.to_string())))
+        .map_err(|e| {
+            // The driver says it once for each of its layers.
+            let text = e.to_string();
+            refused(postbox_core::redact::mask_credentials(
+                text.trim_start_matches("error with configuration: "),
+            ))
+        })
 }
