@@ -152,9 +152,10 @@ impl Unit {
         let limit = self.shared.settings.dispatch_timeout;
         let fresh = self.receipts.take();
         let unknown = self.receipts.unknown();
-        // A batch of which nothing came back says nothing about its events: the destination is down. A single event
-        // may be the cause itself: it is charged, or one that hangs would hold up its sink for ever.
-        let down = unknown.len() == self.slots.len() && self.slots.len() > 1;
+        // A batch of which nothing came back, or a probe, says nothing about its events: the destination is down. Any
+        // other single event may be the cause itself: it is charged, or one that hangs would be tried for ever. (Probes
+        // take turns, since each is put off: one that hangs does not keep the circuit open while others wait.)
+        let down = unknown.len() == self.slots.len() && (self.slots.len() > 1 || self.slots[0].probe);
         let text = format!("no answer within {limit:?}");
         let mut outcomes = fresh;
         outcomes.extend(unknown.into_iter().map(|index| {

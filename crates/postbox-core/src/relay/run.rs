@@ -303,10 +303,6 @@ impl<S: Store> Engine<S> {
                 lane.last_error = Some(error.to_string());
                 lane.circuit.failed(now).then_some(true)
             }
-            End::Retry { outcome: "timeout", error, .. } if ended.probe => {
-                lane.last_error = Some(error.to_string());
-                lane.circuit.failed(now).then_some(true)
-            }
             // Only a probe's answer closes a circuit: others may have been sent before it opened.
             End::Delivered | End::Reject { .. } | End::Retry { .. } if ended.probe => {
                 lane.circuit.worked().then_some(false)
