@@ -10,6 +10,8 @@ pub(crate) fn run() -> Result<(), String> {
     install::test_needs()?;
     let server = PgServer::try_with(&[])?;
     println!("export {}={}", postgres::URL_ENV, server.url("postgres"));
+    // For trying the program by hand, as the README does.
+    println!("export DATABASE_URL={}", server.url("postgres"));
     eprintln!("Ctrl-C stops the servers and removes their data.");
     // Ctrl-C ends this process without further ado; the servers' watchdogs see it and clean up.
     loop {

@@ -1,10 +1,11 @@
-//! The reference pages of commands and errors, made from the command line and the codes themselves.
+//! The reference pages of commands, errors and metrics, made from the code itself.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use clap::Command;
 use postbox_core::Code;
+use postbox_core::telemetry::METRICS;
 
 use crate::cli::command;
 
@@ -37,6 +38,29 @@ Codes are stable: scripts and alerts may match on them. `postbox explain CODE` p
 | code | meaning | what to do |
 | --- | --- | --- |
 ";
+
+const METRICS_PAGE: &str = "\
+<!-- Made from crates/postbox-core/src/telemetry.rs. Do not edit; after a change there, run
+     POSTBOX_BLESS=1 cargo test -p postbox-cli reference -->
+
+# Metrics
+
+At `PROMETHEUS_METRICS_PATH` and `/metrics` of `OUTBOX_LISTEN`; in a library through the `metrics` facade. `OUTBOX_METRICS_PREFIX`
+replaces `outbox`. No label ever holds a tenant, an event id or a sequence; topics beyond `OUTBOX_MAX_TOPIC_LABELS` share `other`.
+
+| metric | kind | labels | meaning |
+| --- | --- | --- | --- |
+";
+
+fn metrics() -> String {
+    let mut page = METRICS_PAGE.to_owned();
+    for metric in METRICS {
+        let labels = metric.labels.join("`, `");
+        let _ =
+            writeln!(page, "| `outbox_{}` | {} | `{labels}` | {} |", metric.name, metric.kind, metric.help);
+    }
+    page
+}
 
 fn commands() -> String {
     let mut page = COMMANDS.to_owned();
@@ -107,9 +131,9 @@ fn outside_code(text: &str) -> String {
 
 /// `POSTBOX_BLESS=1 cargo test -p postbox-cli reference` writes the pages anew.
 #[test]
-fn the_reference_of_commands_and_errors_is_up_to_date() {
+fn the_reference_of_commands_errors_and_metrics_is_up_to_date() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
-    for (name, page) in [("commands.md", commands()), ("errors.md", errors())] {
+    for (name, page) in [("commands.md", commands()), ("errors.md", errors()), ("metrics.md", metrics())] {
         let path = folder.join(name);
         if std::env::var_os("POSTBOX_BLESS").is_some() {
             std::fs::write(&path, &page).unwrap();

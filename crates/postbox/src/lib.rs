@@ -99,3 +99,8 @@ pub use postbox_sinks as sinks;
 pub mod postgres {
     pub use postbox_stores::postgres::*;
 }
+
+/// The README's example is compiled with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
