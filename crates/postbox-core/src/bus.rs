@@ -37,10 +37,21 @@ type Handler = Arc<dyn Fn(&Delivery) -> Future_ + Send + Sync>;
 /// A registry of handlers by topic. All handlers of a topic run; if any fails, the event is tried again, and all of
 /// them see it again: handlers deduplicate by `meta.event_id`.
 ///
-/// ```ignore
-/// let bus = EventBus::new()
-///     .on(|meta: Meta, e: OrganizationCreated| async move { Ok(()) })
-///     .on_topic(topic, |delivery: Delivery| async move { Ok(()) });
+/// A handler fails with any error, which is a retry; a [`DispatchError`] says more, and texts go through it too:
+///
+/// ```
+/// use postbox_core::{Delivery, DispatchError, Event, EventBus, Meta, Topic};
+/// # fn bus<Created: Event + serde::de::DeserializeOwned + Send + 'static>() -> EventBus {
+/// EventBus::new()
+///     .on(|meta: Meta, event: Created| async move {
+///         let number: u32 = meta.headers.get("number").map_or("0", String::as_str).parse()?;
+///         if number > 7 { Err(DispatchError::reject("too many").into()) } else { Ok(()) }
+///     })
+///     .on_topic(Topic::from_static("org.thing.removed.v1"), |delivery: Delivery| async move {
+///         println!("{}", delivery.meta.event_id);
+///         Ok(())
+///     })
+/// # }
 /// ```
 #[derive(Clone, Default)]
 pub struct EventBus {

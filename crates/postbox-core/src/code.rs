@@ -38,7 +38,7 @@ macro_rules! codes {
 
 codes! {
     TopicInvalid = "OUTBOX_TOPIC_INVALID",
-        "The topic does not have the form <module>.<aggregate>.<event>.vN.",
+        "The topic does not have the form `<module>.<aggregate>.<event>.vN`.",
         "Use lower case letters, digits, dots and hyphens, or Topic::lenient for names of another system.";
     PayloadTooLarge = "OUTBOX_PAYLOAD_TOO_LARGE",
         "The payload is larger than the limit.",
@@ -53,7 +53,7 @@ codes! {
         "A field of the event holds a value that cannot be stored.",
         "Correct the field that the message names.";
     TableNameInvalid = "OUTBOX_TABLE_NAME_INVALID",
-        "The table name does not have the form [schema.]table with [a-z_][a-z0-9_]* of at most 42 characters.",
+        "The table name is not of the form `[schema.]table`, of lower case letters, digits and underscores, each part at most 42 long.",
         "Choose a lower case name, such as public.org_outbox.";
     TableMissing = "OUTBOX_TABLE_MISSING",
         "The table does not exist in this database.",

@@ -18,12 +18,24 @@ use crate::topic::{Topic, TopicError};
 
 /// A typed event: a struct of yours with a topic.
 ///
-/// Usually derived:
+/// Usually derived, with `#[derive(Event)] #[event(topic = "…", aggregate = "organization", id = "org_id")]`. By hand:
 ///
-/// ```ignore
-/// #[derive(Event, Serialize, Deserialize)]
-/// #[event(topic = "org.organization.created.v1", aggregate = "organization", id = "org_id")]
-/// struct OrganizationCreated { org_id: Uuid, name: String }
+/// ```
+/// use postbox_core::{AggregateKey, Event, Topic};
+///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct OrganizationCreated {
+///     org_id: u64,
+///     name: String,
+/// }
+///
+/// impl Event for OrganizationCreated {
+///     const TOPIC: Topic = Topic::from_static("org.organization.created.v1");
+///
+///     fn aggregate(&self) -> Option<AggregateKey> {
+///         Some(AggregateKey::new("organization", self.org_id))
+///     }
+/// }
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an event",

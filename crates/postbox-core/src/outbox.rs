@@ -7,12 +7,15 @@ use crate::tx::{Layout, OutboxTable, OutboxTx, Receipt};
 
 /// The writing side of one outbox table. Cheap to clone; holds no connection.
 ///
-/// ```ignore
+/// ```
+/// # use postbox_core::{Event, Outbox, OutboxTx};
+/// # async fn enqueue<D, T: OutboxTx<D>>(tx: T, created: impl Event) -> Result<(), Box<dyn std::error::Error>> {
 /// let outbox = Outbox::new("public.org_outbox".parse()?);
-/// let mut tx = pool.begin().await?;
-/// // … business writes …
-/// let receipt = outbox.enqueue(&mut tx, OrganizationCreated { org_id, name }).await?;
-/// tx.commit().await?;
+/// // In the transaction that wrote the organization; with sqlx, `tx` is `&mut tx`.
+/// let receipt = outbox.enqueue(tx, created).await?;
+/// println!("{} exists once the transaction commits", receipt.event_id);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug, Clone)]
 pub struct Outbox {

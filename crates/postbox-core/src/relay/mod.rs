@@ -1,7 +1,7 @@
 //! The relay: wait → claim → dispatch → settle, one engine for every store.
 //!
-//! [`run`] is the loop, [`dispatch`] runs what was claimed, [`settle`] turns outcomes into verdicts; the other files
-//! hold one idea each.
+//! `run.rs` is the loop, `claim.rs` and `lease.rs` are its two ends at the store, `dispatch.rs` runs what was claimed,
+//! `settle.rs` turns outcomes into verdicts; the other files hold one idea each.
 
 mod backoff;
 mod circuit;
@@ -28,8 +28,13 @@ use run::Engine;
 
 /// Delivers the events of one table.
 ///
-/// ```ignore
-/// Relay::builder(store).route("org.**", kafka).route("**", bus).build()?.with_graceful_shutdown(signal).await?;
+/// ```
+/// # use postbox_core::{Dispatcher, EventBus, Relay, RelayError, Store};
+/// # async fn run(store: impl Store, sink: impl Dispatcher, signal: impl Future<Output = ()> + Send) -> Result<(), RelayError> {
+/// let bus = EventBus::new();
+/// Relay::builder(store).route("org.**", sink).route("**", bus).build()?.with_graceful_shutdown(signal).await?;
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug)]
 pub struct Relay<S: Store> {
