@@ -36,6 +36,14 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
             .env(postgres::URL_ENV, server.url("postgres"))
             .env(SKIPS_ENV, &skips),
     );
+    // On its own: the program is built and tested as it ships, without this feature.
+    let tests = tests.and_then(|()| match extra {
+        [] => step(
+            "cargo test with otel",
+            cargo().args(["test", "--package", "postbox-core", "--features", "otel", "--lib"]),
+        ),
+        _ => Ok(()),
+    });
     let skipped = not_allowed(&fs::read_to_string(&skips).unwrap_or_default());
     drop(server);
     for skip in &skipped {

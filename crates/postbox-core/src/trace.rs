@@ -46,3 +46,41 @@ pub(crate) fn link(span: &tracing::Span, traceparent: Option<&str>) {
 
 #[cfg(not(feature = "otel"))]
 pub(crate) fn link(_: &tracing::Span, _: Option<&str>) {}
+
+#[cfg(all(test, feature = "otel"))]
+mod tests {
+    use super::{current, link};
+    use crate::{Record, Topic};
+    use opentelemetry::trace::TracerProvider as _;
+    use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    #[test]
+    fn an_event_takes_the_current_span_and_its_dispatch_links_back() {
+        let exporter = InMemorySpanExporter::default();
+        let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
+        let record =
+            || Record::builder(Topic::from_static("org.thing.happened.v1")).json(&1).build().unwrap();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            assert_eq!(current(), None, "outside of a span");
+            let request = tracing::info_span!("request");
+            let record = request.in_scope(record);
+            link(&tracing::info_span!("dispatch"), record.traceparent.as_deref());
+            link(&tracing::info_span!("broken"), Some("00-not-a-trace"));
+            drop(request);
+            let spans = exporter.get_finished_spans().unwrap();
+            let span = |name: &str| spans.iter().find(|span| span.name == name).unwrap();
+            let context = &span("request").span_context;
+            let parent = format!("00-{}-{}-01", context.trace_id(), context.span_id());
+            assert_eq!(record.traceparent, Some(parent));
+            let links = &span("dispatch").links;
+            assert_eq!(
+                links.iter().map(|link| link.span_context.span_id()).collect::<Vec<_>>(),
+                [context.span_id()]
+            );
+            assert!(span("broken").links.is_empty());
+        });
+        assert_eq!(record().traceparent, None, "without a subscriber");
+    }
+}

@@ -193,6 +193,7 @@ macro_rules! store_suite {
                 relay: failures_back_off_and_die_at_the_limit,
                 relay: a_reject_and_a_missing_route_are_dead_at_once,
                 relay: poison_holds_up_nobody,
+                relay: undecodable_rows_in_front_are_buried,
                 relay: a_batch_that_panics_runs_again_one_by_one,
                 relay: a_suspect_is_dispatched_alone,
                 relay: run_once_reports_what_it_did,

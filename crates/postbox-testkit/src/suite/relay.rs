@@ -118,6 +118,26 @@ pub async fn poison_holds_up_nobody<S: Subject>(subject: &S) {
     assert_eq!(sink.arrived().len(), 97);
 }
 
+/// Ten of them in front: they are dead at once, and the rest arrive (hazard 43).
+pub async fn undecodable_rows_in_front_are_buried<S: Subject>(subject: &S) {
+    if !subject.features().full {
+        return skipped("a bare table has no column that can be undecodable");
+    }
+    let ids = enqueue(subject, events(30)).await;
+    for id in &ids[..10] {
+        subject.spoil(*id).await;
+    }
+    let sink = Scripted::ok();
+    let relay = start(subject, &sink, Settings { batch_size: 10, ..quick() });
+    arrived(&sink, &ids[10..]).await;
+    relay.shutdown().await.unwrap();
+    for id in &ids[..10] {
+        let row = state(subject, *id).await;
+        assert!(row.dead && row.attempts == 1 && row.last_error.unwrap().starts_with("OUTBOX_UNDECODABLE"));
+    }
+    assert_eq!(sink.seen().len(), 20);
+}
+
 /// The unreported ones of a batch that panicked run again singly, uncharged.
 pub async fn a_batch_that_panics_runs_again_one_by_one<S: Subject>(subject: &S) {
     let ids = enqueue(subject, events(20)).await;
