@@ -41,6 +41,8 @@ pub(super) struct Lane {
     pub(super) held: usize,
     pub(super) held_bytes: usize,
     pub(super) last_error: Option<String>,
+    /// A probe found no event to send.
+    pub(super) nothing_waits: bool,
     topics: HashSet<Topic>,
     depth: Gauge,
     batch_limit: usize,
@@ -60,15 +62,24 @@ impl Lane {
             held: 0,
             held_bytes: 0,
             last_error: None,
+            nothing_waits: false,
             topics: HashSet::new(),
             concurrency: settings.concurrency,
         }
     }
 
     pub(super) fn learn(&mut self, topic: &Topic) {
-        if self.topics.len() < TOPICS_KEPT && !self.topics.contains(topic) {
-            self.topics.insert(topic.clone());
+        self.nothing_waits = false;
+        if self.topics.contains(topic) {
+            return;
         }
+        // The newest are those that wait: a probe must know them.
+        if self.topics.len() >= TOPICS_KEPT
+            && let Some(old) = self.topics.iter().next().cloned()
+        {
+            self.topics.remove(&old);
+        }
+        self.topics.insert(topic.clone());
     }
 
     pub(super) fn topics(&self) -> impl Iterator<Item = &Topic> {

@@ -1,5 +1,6 @@
 //! Driver errors, classified where they arise.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use postbox_core::{Code, StoreError, StoreErrorKind};
@@ -46,6 +47,12 @@ pub fn classify(error: sqlx::Error) -> StoreError {
         _ => (Code::DatabaseError, Connection, error.to_string()),
     };
     StoreError::new(code, kind, message).caused_by(error)
+}
+
+/// The database's own code for an error, if it came from there.
+pub(super) fn sqlstate(error: &StoreError) -> Option<Cow<'_, str>> {
+    let source = std::error::Error::source(error)?.downcast_ref::<sqlx::Error>()?;
+    source.as_database_error()?.code()
 }
 
 /// Runs a database operation with a limit, so that a silent network is an error and not a hang (hazard 8). What ran

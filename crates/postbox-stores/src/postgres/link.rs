@@ -21,7 +21,7 @@ pub(super) const OPERATION_LIMIT: Duration = Duration::from_secs(10);
 const SESSION: &str = "SET default_transaction_isolation = 'read committed';
     SET plan_cache_mode = force_generic_plan; SET jit = off;
     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-    SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '30s';
+    SET lock_timeout = '500ms'; SET idle_in_transaction_session_timeout = '30s';
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';";
 
 #[derive(Debug)]
