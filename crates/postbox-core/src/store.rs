@@ -61,6 +61,8 @@ pub struct ClaimRequest {
     pub lock_ttl: Duration,
     /// Rows that have used up so many attempts are buried instead.
     pub max_attempts: i32,
+    /// How often the relay asks at least, as long as it lives.
+    pub poll_interval: Duration,
     /// Topics to leave out: their sink is down or busy.
     pub exclude: Arc<[Topic]>,
 }

@@ -125,6 +125,7 @@ impl<S: Store> Engine<S> {
             limit,
             max_bytes: self.settings.max_in_flight_bytes.saturating_sub(held_bytes),
             lock_ttl: self.settings.lock_ttl,
+            poll_interval: self.settings.poll_interval,
             max_attempts: self.settings.max_attempts,
             exclude: exclude.into(),
         }
@@ -211,9 +212,7 @@ impl<S: Store> Engine<S> {
                 table = self.store.table(), topic = buried.topic, event_id = %buried.event_id,
                 sequence = buried.sequence, code = Code::Exhausted.as_str(), "event is dead"
             );
-            if let Ok(topic) = Topic::lenient(buried.topic) {
-                self.telemetry.died(&topic);
-            }
+            self.telemetry.died(&topic_or_none(buried.topic));
         }
         for row in claim.undecodable {
             tracing::error!(
@@ -221,8 +220,14 @@ impl<S: Store> Engine<S> {
                 code = Code::Undecodable.as_str(), "row is not an event"
             );
             self.hold(asked, &row.lease, None, 0, Duration::ZERO);
-            let topic = Topic::lenient(row.topic).ok();
-            self.finish(Outcome::bury(row.lease, topic, Code::Undecodable, &row.reason, &self.settings));
+            let topic = topic_or_none(row.topic);
+            self.finish(Outcome::bury(
+                row.lease,
+                Some(topic),
+                Code::Undecodable,
+                &row.reason,
+                &self.settings,
+            ));
         }
         for lease in claim.returned {
             self.hold(asked, &lease, None, 0, Duration::ZERO);
@@ -252,4 +257,9 @@ impl<S: Store> Engine<S> {
         }
         self.note_waiting();
     }
+}
+
+/// The topic of a row that may have none: it is dead all the same, and counted.
+fn topic_or_none(text: String) -> Topic {
+    Topic::lenient(text).unwrap_or(const { Topic::from_static("postbox.undecodable.topic.v1") })
 }

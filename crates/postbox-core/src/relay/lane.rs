@@ -41,6 +41,8 @@ pub(super) struct Lane {
     pub(super) held: usize,
     pub(super) held_bytes: usize,
     pub(super) last_error: Option<String>,
+    /// So many of the next events are sent one by one: a whole batch got no answer, and one of them may be why.
+    pub(super) careful: usize,
     /// A probe found no event to send.
     pub(super) nothing_waits: bool,
     topics: HashSet<Topic>,
@@ -62,6 +64,7 @@ impl Lane {
             held: 0,
             held_bytes: 0,
             last_error: None,
+            careful: 0,
             nothing_waits: false,
             topics: HashSet::new(),
             concurrency: settings.concurrency,
@@ -104,7 +107,11 @@ impl Lane {
         if self.circuit.is_open() && !self.queue.front()?.probe {
             return None;
         }
-        let first = self.queue.pop_front()?;
+        let mut first = self.queue.pop_front()?;
+        if self.careful > 0 && !first.probe {
+            self.careful -= 1;
+            first.alone = true;
+        }
         let mut unit = vec![first];
         while !unit[0].alone
             && unit.len() < self.batch_limit

@@ -47,7 +47,7 @@ impl<S: Store> Engine<S> {
     }
 
     pub(super) fn start_extend(&mut self, now: Instant) {
-        if self.extending.is_some() || now < self.next_extend {
+        if self.extending.is_some() || now < self.next_extend.max(self.extend_pause) {
             return;
         }
         self.next_extend = now + self.settings.lock_ttl / 3;
@@ -72,7 +72,8 @@ impl<S: Store> Engine<S> {
             Ok(lost) => lost,
             Err(error) => {
                 tracing::error!(table = self.store.table(), %error, "leases could not be renewed, trying again");
-                self.next_extend = now + (self.settings.lock_ttl / 30).max(Duration::from_millis(100));
+                self.next_extend = now;
+                self.extend_pause = now + (self.settings.lock_ttl / 30).max(Duration::from_millis(100));
                 self.drop_expired(now);
                 return;
             }

@@ -57,6 +57,8 @@ pub(super) struct Engine<S: Store> {
     pub(super) next_claim: Instant,
     pub(super) next_beat: Instant,
     pub(super) next_extend: Instant,
+    /// Not before this, after a renewal that failed.
+    pub(super) extend_pause: Instant,
     pub(super) failures: i32,
     pub(super) suspects: Suspects,
     pub(super) report: RunReport,
@@ -159,6 +161,7 @@ impl<S: Store> Engine<S> {
             standing: Standing::Standby,
             next_claim: now,
             next_beat: now,
+            extend_pause: now,
             failures: 0,
             suspects: Suspects { waiting: false, turn: false, turn_since: None, not_before: now },
             report: RunReport::default(),
@@ -270,7 +273,8 @@ impl<S: Store> Engine<S> {
     /// waits for one of those.
     pub(super) fn next_deadline(&self, now: Instant) -> Instant {
         let probes = self.lanes.iter().filter_map(|lane| lane.circuit.probe_at());
-        let times = [self.next_beat, self.next_extend, self.next_claim, self.suspects.not_before];
+        let extend = self.next_extend.max(self.extend_pause);
+        let times = [self.next_beat, extend, self.next_claim, self.suspects.not_before];
         let future = probes.chain(times).filter(|at| *at > now);
         future.min().unwrap_or(now + self.settings.poll_interval)
     }
@@ -313,6 +317,8 @@ impl<S: Store> Engine<S> {
         if report.over {
             self.lanes[report.lane].running -= 1;
         }
+        let lane = &mut self.lanes[report.lane];
+        lane.careful = lane.careful.max(report.silent);
         for ended in report.ended {
             self.note_circuit(report.lane, &ended, now);
             let put_off = self.lanes[report.lane].put_off(now);
@@ -463,6 +469,10 @@ impl<S: Store> Engine<S> {
             let _ = tokio::time::timeout_at(deadline, turn).await;
         }
         self.units.abort_all();
+        // What was reported until now has happened.
+        while let Ok(report) = self.reports.try_recv() {
+            self.ended(report);
+        }
         let cut: Vec<Lease> = self
             .held
             .values()

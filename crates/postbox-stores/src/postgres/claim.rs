@@ -46,7 +46,7 @@ impl Inner {
         }
         if self.single_active {
             if state.lead.is_none() {
-                state.lead = self.take_lead(&mut link.connection, opened).await?;
+                state.lead = self.take_lead(&mut link.connection, opened, request.poll_interval).await?;
             }
             let Some(lead) = &mut state.lead else {
                 // Also says so if there is no row to stand by for.
@@ -86,14 +86,13 @@ impl Inner {
         opened: &Opened,
     ) -> Result<Claim, StoreError> {
         if opened.layout == Layout::Bare {
-            let ping = sqlx::query("SELECT 1").persistent(opened.persistent).execute(connection);
+            let ping = sqlx::query("SELECT 1").execute(connection);
             within(OPERATION_LIMIT, ping).await?;
             return Ok(Claim { standing: Standing::Active, ..Claim::default() });
         }
         let gate = sqlx::query(AssertSqlSafe(opened.statements.gate.as_str()))
             .bind(&opened.key)
             .bind(self.single_active.then_some(&self.holder))
-            .persistent(opened.persistent)
             .fetch_optional(connection);
         let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
         let standing = standing(row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
@@ -132,8 +131,7 @@ impl Inner {
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
             .bind(token.clone())
-            .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts))
-            .persistent(opened.persistent);
+            .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts));
         let token: Arc<str> = token.into();
         let mut claim = Claim::default();
         // Row by row: a batch of large payloads shall not stand in memory twice.
@@ -196,7 +194,6 @@ impl Inner {
         let found = sqlx::query_scalar::<_, bool>(AssertSqlSafe(opened.statements.suspects_among.as_str()))
             .bind(topics.iter().map(|topic| topic.as_str().to_owned()).collect::<Vec<_>>())
             .bind(request.lock_ttl.as_secs_f64())
-            .persistent(opened.persistent)
             .fetch_one(connection);
         within(OPERATION_LIMIT, found).await
     }
@@ -265,7 +262,6 @@ impl Inner {
         while let Some(token) = state.lost_tokens.last() {
             let release = sqlx::query(AssertSqlSafe(opened.statements.release_token.as_str()))
                 .bind(token)
-                .persistent(opened.persistent)
                 .execute(&mut *connection);
             let rows = within(OPERATION_LIMIT, release).await?.rows_affected();
             tracing::info!(table = &*self.label, rows, "released what a lost answer had claimed");

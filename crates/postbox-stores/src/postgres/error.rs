@@ -18,7 +18,7 @@ pub fn classify(error: sqlx::Error) -> StoreError {
                 "28000" | "28P01" | "3D000" => (Code::DatabaseAuth, Refused),
                 "42501" => (Code::DatabasePermission, Refused),
                 "42P01" | "3F000" => (Code::TableMissing, Refused),
-                "42703" | "42804" => (Code::TableMismatch, Refused),
+                "42703" | "42804" | "42P07" | "42710" => (Code::TableMismatch, Refused),
                 // Shutting down, starting up, too many connections, killed by an operator or a timeout.
                 "57P01" | "57P02" | "57P03" | "57P05" | "53300" => (Code::DatabaseUnreachable, Connection),
                 // Out of disk or memory, statement timeouts, read-only standby: nothing to be done but to wait.

@@ -76,7 +76,7 @@ impl Statements {
             ),
             resign: base.fill("UPDATE {{relay}} SET holder = NULL, expires_at = NULL WHERE tbl = $1 AND holder = $2"),
             gate: base.fill(
-                "SELECT paused_at IS NOT NULL, $2::text IS NULL OR (holder = $2 AND expires_at > clock_timestamp())
+                "SELECT paused_at IS NOT NULL, $2::text IS NULL OR coalesce(holder = $2 AND expires_at > clock_timestamp(), false)
                  FROM {{relay}} WHERE tbl = $1",
             ),
             suspects_among: pending.fill(

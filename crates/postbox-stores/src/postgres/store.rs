@@ -53,8 +53,6 @@ pub(super) struct Opened {
     pub(super) key: String,
     /// The advisory lock of the active relay.
     pub(super) lock: i64,
-    /// Statements are prepared only where the session is ours.
-    pub(super) persistent: bool,
 }
 
 /// Builds a [`PgStore`].
@@ -82,14 +80,15 @@ impl PgStoreBuilder {
         self
     }
 
-    /// Where to reach the database itself, if the other address is a transaction pooler (`OUTBOX_DIRECT_URL`).
+    /// Where to reach the database itself, if the other address is a transaction pooler (`OUTBOX_DIRECT_URL`): all
+    /// connections of the relay go there.
     pub fn direct(mut self, options: PgConnectOptions) -> Self {
         self.direct = Some(options);
         self
     }
 
-    /// After how long without a sign of life the active relay loses its place (15 s). It must be several times the
-    /// relay's `poll_interval`, at which signs of life are given.
+    /// After how long without a sign of life the active relay loses its place (15 s, and at least five times its
+    /// `poll_interval`, at which signs of life are given).
     pub fn leader_ttl(mut self, ttl: Duration) -> Self {
         self.leader_ttl = ttl;
         self
@@ -97,13 +96,13 @@ impl PgStoreBuilder {
 
     /// Makes the store; nothing is connected yet.
     pub fn build(self) -> PgStore {
-        let claims = self.direct.unwrap_or_else(|| self.options.clone());
+        let options = self.direct.unwrap_or(self.options);
         let name: String = self.name.chars().filter(|c| !c.is_control()).take(64).collect();
         PgStore(Arc::new(Inner {
             label: self.table.to_string().into(),
             table: self.table,
-            claims: Link::new(claims, self.single_active.then_some(self.leader_ttl)),
-            settles: Link::new(self.options, None),
+            claims: Link::new(options.clone()),
+            settles: Link::new(options),
             single_active: self.single_active,
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
@@ -151,14 +150,11 @@ impl Inner {
 
     /// Looks at the table and at the connections to it.
     async fn look(&self) -> Result<Opened, StoreError> {
-        let mut claims = self.claims.take().await?;
+        if self.claims.is_pooled().await? {
+            let message = format!("{} is reached through a transaction pooler", self.table);
+            return Err(StoreError::new(Code::PoolerUnsupported, StoreErrorKind::Refused, message));
+        }
         let mut settles = self.settles.take().await?;
-        let pid = sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
-        let first = within(OPERATION_LIMIT, pid.fetch_one(&mut claims.connection)).await?;
-        let pid = sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
-        let second = within(OPERATION_LIMIT, pid.fetch_one(&mut settles.connection)).await?;
-        // Two clients on one server process: a transaction pooler stands between (hazard 6).
-        let pooled = first == second;
         let version = sqlx::query_scalar::<_, String>("SHOW server_version_num").persistent(false);
         let version = within(OPERATION_LIMIT, version.fetch_one(&mut settles.connection)).await?;
         if version.parse::<u32>().is_ok_and(|version| version < 140_000) {
@@ -175,24 +171,10 @@ impl Inner {
                 "a bare table: no pause, no dead_at, no owner row; `postbox migrate up` adds them"
             );
         }
-        if pooled {
-            if layout == Layout::Bare && self.single_active {
-                let message = format!("{} has no owner row to be the only relay by", self.table);
-                return Err(StoreError::new(Code::PoolerUnsupported, StoreErrorKind::Refused, message));
-            }
-            tracing::warn!(
-                table = &*self.label,
-                "a transaction pooler: the active relay is decided by its row alone"
-            );
-            self.claims.set_pooled();
-            self.settles.set_pooled();
-        } else {
-            claims.keep();
-            settles.keep();
-        }
+        settles.keep();
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
-        Ok(Opened { statements: Statements::new(&shape), layout, key, lock, persistent: !pooled })
+        Ok(Opened { statements: Statements::new(&shape), layout, key, lock })
     }
 
     async fn settle(&self, settlements: &mut [Settlement]) -> Result<Settled, StoreError> {
@@ -242,7 +224,7 @@ impl Inner {
             }
             _ => self.settle_mixed(opened, settlements, &ids, &attempts),
         };
-        within(OPERATION_LIMIT, query.persistent(opened.persistent).fetch_all(connection)).await
+        within(OPERATION_LIMIT, query.fetch_all(connection)).await
     }
 
     /// Rows that were not changed: another's by now. After a settle whose answer was lost, rows may also be as that one
@@ -266,7 +248,6 @@ impl Inner {
             .bind(asked.clone().map(|lease| lease.row).collect::<Vec<_>>())
             .bind(asked.clone().map(|lease| lease.token.to_string()).collect::<Vec<_>>())
             .bind(asked.map(|lease| lease.attempts).collect::<Vec<_>>())
-            .persistent(opened.persistent)
             .fetch_all(connection);
         within(OPERATION_LIMIT, taken).await
     }
@@ -281,9 +262,9 @@ impl Inner {
         let mut tx = within(OPERATION_LIMIT, connection.begin()).await?;
         let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
         let there = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(opened.statements.there.as_str())).bind(&ids);
-        let there = within(OPERATION_LIMIT, there.persistent(opened.persistent).fetch_all(&mut *tx)).await?;
+        let there = within(OPERATION_LIMIT, there.fetch_all(&mut *tx)).await?;
         let free = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(opened.statements.free.as_str())).bind(&ids);
-        let free = within(OPERATION_LIMIT, free.persistent(opened.persistent).fetch_all(&mut *tx)).await?;
+        let free = within(OPERATION_LIMIT, free.fetch_all(&mut *tx)).await?;
         let busy: Vec<Uuid> = there.into_iter().filter(|id| !free.contains(id)).collect();
         let ours: Vec<Settlement> =
             settlements.iter().filter(|s| !busy.contains(&s.lease.row)).cloned().collect();
@@ -351,7 +332,7 @@ impl Inner {
             Layout::Full => query.bind(leases.iter().map(|lease| &*lease.token).collect::<Vec<_>>()),
             Layout::Bare => query.bind(leases.iter().map(|lease| self.locked_at(lease)).collect::<Vec<_>>()),
         };
-        let query = query.bind(attempts).persistent(opened.persistent).fetch_all(&mut link.connection);
+        let query = query.bind(attempts).fetch_all(&mut link.connection);
         let rows = within(OPERATION_LIMIT, query).await?;
         link.keep();
         if opened.layout == Layout::Bare {

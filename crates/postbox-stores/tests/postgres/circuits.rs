@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use postbox_core::{Backoff, Relay, Settings, Topic};
+use postbox_core::{Backoff, Delivery, Relay, Settings, Topic};
 use postbox_testkit::eventually;
 use postbox_testkit::suite::script::{Act, Scripted};
-use postbox_testkit::suite::{Subject as _, enqueue, event, events, quick};
+use postbox_testkit::suite::{Subject as _, enqueue, event, events, quick, state};
 
-use crate::common::{SOON, all_published, insert, is_published, run};
+use crate::common::{Batches, SOON, all_published, insert, is_published, run};
 use crate::subject::{Shape, Table};
 
 /// A lane remembers 4096 topics and probes with those. When the events that wait have others, there is never a probe.
@@ -150,4 +150,27 @@ async fn a_long_poll_interval_does_not_starve_a_relay_with_a_backlog() {
     relay.shutdown().await.unwrap();
     // 60 events, 3 at a time, 0.6 s each: 12 s of work.
     assert!(took < Duration::from_secs(22), "took {took:?} instead of 12 s");
+}
+
+/// A sink that sends its batches as a whole, and one event that hangs it. The batch counts as an outage, so nobody is
+/// charged; the probe gets one event through; then the next batch holds the same event again. At the default timeout
+/// that is one event every half minute, and the one that hangs never dies.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_hangs_whole_batches_does_not_hold_up_the_others() {
+    let table = Table::new(Shape::Migrated).await;
+    let ids = enqueue(&table, events(60)).await;
+    let bad = ids[30];
+    let sink = Batches(100, move |batch: Vec<Delivery>| async move {
+        if batch.iter().any(|delivery| delivery.meta.event_id == bad) {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    });
+    let settings = Settings { max_attempts: 2, dispatch_timeout: Duration::from_millis(300), ..quick() };
+    let relay = run(table.store(true), sink, settings);
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let waiting = table.db.psql("SELECT count(*) FROM org_outbox WHERE published_at IS NULL");
+    let row = state(&table, bad).await;
+    relay.shutdown().await.unwrap();
+    assert!(waiting == "1", "{waiting} of 60 wait after 8 s, 27 times the timeout; the bad one: {row:?}");
 }

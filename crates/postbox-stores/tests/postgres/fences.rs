@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use postbox_core::store::{ClaimMode, ClaimRequest, Verdict};
-use postbox_core::{DeadFilter, DeadLetters as _, Inspect as _, RelayHandle, Settings, Store as _};
+use postbox_core::{DeadFilter, DeadLetters as _, Inspect as _, Relay, RelayHandle, Settings, Store as _};
 use postbox_stores::postgres::{PgStore, connect_options};
 use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{Subject as _, claim, enqueue, events, quick, request, state};
@@ -201,4 +201,19 @@ async fn a_stop_with_a_silent_database_is_not_endless() {
     relay.shutdown().await.unwrap();
     let took = started.elapsed();
     assert!(took < Duration::from_secs(9), "it took {took:?}, drain_timeout is 1s");
+}
+
+/// The time limit of the leader and the relay's `poll_interval` are set in two places, and nothing compares them: with
+/// a poll interval above the limit (15 s by default), the server ends the session of a healthy leader at every tick.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_poll_interval_beyond_the_leaders_time_limit_works() {
+    let table = Table::new(Shape::Migrated).await;
+    let options = connect_options(&table.db.url).unwrap();
+    let store = PgStore::builder(options, table.name.clone()).leader_ttl(Duration::from_millis(500)).build();
+    let settings = Settings { poll_interval: Duration::from_secs(1), ..quick() };
+    let relay = Relay::builder(store).dispatcher(Scripted::ok()).settings(settings).build().unwrap().spawn();
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let epochs = table.db.psql("SELECT epoch FROM postbox_relay");
+    relay.shutdown().await.unwrap();
+    assert_eq!(epochs, "1", "the only relay became the leader {epochs} times in 8 s");
 }

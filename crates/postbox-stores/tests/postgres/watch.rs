@@ -218,3 +218,29 @@ async fn stress_of_everything_at_once() {
     );
     assert_eq!((lost, deadlocks.as_str()), (0, "0"));
 }
+
+/// Dispatches that wait for a renewal must not ask for it without a pause while the database is away.
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_that_fail_are_not_repeated_without_a_pause() {
+    let table = Table::new(Shape::Migrated).await;
+    let proxy = Proxy::start(table.db.addr());
+    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
+    let store = PgStore::builder(options, table.name.clone()).single_active(false).build();
+    let store = Counting(store, Arc::default());
+    enqueue(&table, events(60)).await;
+    let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(200)));
+    let settings = Settings {
+        concurrency: 1,
+        lock_ttl: Duration::from_secs(6),
+        dispatch_timeout: Duration::from_secs(4),
+        ..quick()
+    };
+    let relay =
+        Relay::builder(store.clone()).dispatcher(sink.clone()).settings(settings).build().unwrap().spawn();
+    eventually("some to arrive", SOON, async || sink.arrived().len() >= 2).await;
+    proxy.cut();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let tries = store.1.load(Ordering::SeqCst);
+    relay.kill();
+    assert!(tries < 50, "{tries} renewals were tried in 5 s");
+}
