@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use postbox_core::StoreError;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions as _, PgConnection};
+use sqlx::{ConnectOptions as _, PgConnection, Row as _};
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::error::within;
+use super::error::{classify, within};
 
 /// How long a relay waits for an answer before it gives the connection up.
 pub(super) const OPERATION_LIMIT: Duration = Duration::from_secs(10);
@@ -43,8 +43,9 @@ impl Link {
         let mut pids = [Vec::new(), Vec::new()];
         for _ in 0..3 {
             for (client, pids) in clients.iter_mut().zip(&mut pids) {
-                let pid = sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
-                pids.push(within(OPERATION_LIMIT, pid.fetch_one(client)).await?);
+                // Without a prepared statement, which may be gone at the next server process.
+                let pid = sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(client);
+                pids.push(within(OPERATION_LIMIT, pid).await?.try_get::<i32, _>(0).map_err(classify)?);
             }
         }
         let moved = pids.iter().any(|pids| pids.iter().any(|pid| *pid != pids[0]));
