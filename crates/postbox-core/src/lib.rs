@@ -5,7 +5,7 @@
 //!
 //! An event's way, in reading order:
 //!
-//! 1. [`event`] – what a service enqueues: [`Event`], [`Record`], limits.
+//! 1. [`event`] and [`record`] – what a service enqueues: [`Event`], [`Record`], limits.
 //! 2. [`outbox`] – [`Outbox::enqueue`] writes it in the caller's transaction.
 //! 3. `relay/run.rs` – the loop that waits, claims, dispatches and settles.
 //! 4. the store's `claim.rs` and `store.rs` (in `postbox-stores`) – claim and settle as SQL.
@@ -23,6 +23,7 @@ pub mod inspect;
 pub mod json;
 pub mod outbox;
 mod panic;
+pub mod record;
 pub mod redact;
 pub mod relay;
 pub mod route;
@@ -40,12 +41,13 @@ pub use code::Code;
 pub use dead::{DeadCause, DeadEvent, DeadFilter, DeadLetters};
 pub use dispatcher::{BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, Meta, Receipts};
 pub use event::{
-    AggregateKey, Availability, Event, EventError, EventId, Headers, IntoRecord, Limits, Payload, Record,
-    RecordBuilder, TenantId,
+    AggregateKey, Availability, Event, EventError, EventId, Headers, Limits, Payload, RecordDefaults,
+    TenantId,
 };
 pub use inspect::{Inspect, TableCounts, TableRelay};
 pub use json::Json;
 pub use outbox::{EnqueueError, Outbox};
+pub use record::{Fields, IntoRecord, Record, RecordBuilder};
 pub use relay::{Backoff, Relay, RelayBuilder, RelayError, RelayHandle, RelayHealth, RunReport, Settings};
 pub use route::{Pattern, PatternError};
 pub use store::{Store, StoreError, StoreErrorKind};

@@ -1,6 +1,7 @@
 //! ② Enqueue: events are written in the caller's own transaction, or not at all.
 
-use crate::event::{EventError, IntoRecord, Limits, Record, RecordDefaults, TenantId};
+use crate::event::{EventError, Limits, RecordDefaults, TenantId};
+use crate::record::{IntoRecord, Record};
 use crate::table::TableName;
 use crate::telemetry::Telemetry;
 use crate::tx::{Layout, OutboxTable, OutboxTx, Receipt};

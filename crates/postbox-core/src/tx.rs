@@ -2,7 +2,8 @@
 
 use std::future::Future;
 
-use crate::event::{EventId, Record};
+use crate::event::EventId;
+use crate::record::Record;
 use crate::table::TableName;
 
 /// An open transaction of some driver, into which events can be written.

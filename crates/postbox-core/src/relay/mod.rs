@@ -13,6 +13,7 @@ mod lease;
 mod run;
 mod settings;
 mod settle;
+mod stop;
 
 use std::future::Future;
 

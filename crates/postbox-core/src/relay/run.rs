@@ -18,13 +18,13 @@ use uuid::Uuid;
 use super::RunReport;
 use super::backoff::Backoff;
 use super::dispatch::{Dispatching, End, Ended, Report};
-use super::health::{RelayHealth, SinkHealth};
+use super::health::RelayHealth;
 use super::lane::{Item, Lane};
 use super::lease::Renewal;
 use super::settings::{RelayError, Settings};
-use super::settle::{Outcome, settle_until_done};
+use super::settle::Outcome;
 use crate::route::Routes;
-use crate::store::{Claim, ClaimMode, Lease, Settled, Standing, Store, StoreError, StoreErrorKind, Verdict};
+use crate::store::{Claim, ClaimMode, Lease, Settled, Standing, Store, StoreError, StoreErrorKind};
 use crate::telemetry::Telemetry;
 
 /// The state of a relay.
@@ -117,8 +117,8 @@ pub(super) struct Suspects {
 
 /// So many events that wait after a failure are remembered, and no longer than the longest of the usual waits twice: another
 /// relay may have delivered them.
-const FAILING_KEPT: usize = 1000;
-const FAILING_FOR: Duration = Duration::from_mins(2);
+pub(super) const FAILING_KEPT: usize = 1000;
+pub(super) const FAILING_FOR: Duration = Duration::from_mins(2);
 
 /// How long a stop waits for the store to give up its place.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
@@ -371,153 +371,6 @@ impl<S: Store> Engine<S> {
         }
         self.telemetry.circuit(&name, open);
         self.note_sinks();
-    }
-
-    /// Takes an outcome in for the next settle.
-    pub(super) fn finish(&mut self, outcome: Outcome) {
-        if let Some(held) = self.held.get_mut(&key(&outcome.settlement.lease)) {
-            held.stage = Stage::Settling;
-        }
-        self.outcomes.push(outcome);
-    }
-
-    pub(super) fn start_settle(&mut self) {
-        if self.settling.is_none() && !self.outcomes.is_empty() {
-            let batch = std::mem::take(&mut self.outcomes);
-            self.settling = Some(tokio::spawn(settle_until_done(self.store.clone(), batch)));
-        }
-    }
-
-    pub(super) fn settled(&mut self, batch: Vec<Outcome>, settled: Settled) {
-        let lag = self.telemetry.lag();
-        let mut delivered = 0;
-        if !settled.lost.is_empty() {
-            self.telemetry.lease_lost(settled.lost.len());
-            let rows = settled.lost.len();
-            tracing::warn!(table = self.store.table(), rows, "lease lost: another relay has these rows");
-        }
-        for outcome in batch {
-            let (lease, row) = (&outcome.settlement.lease, outcome.settlement.lease.row);
-            if settled.busy.contains(&row) {
-                self.outcomes.push(outcome);
-                continue;
-            }
-            let held = self.let_go(&key(lease));
-            if settled.lost.contains(&row) {
-                self.failing.remove(&row);
-                self.report.lost += 1;
-                continue;
-            }
-            match &outcome.settlement.verdict {
-                Verdict::Retry { .. } => {
-                    self.report.retried += 1;
-                    if self.failing.len() < FAILING_KEPT {
-                        self.failing.insert(row, Instant::now());
-                    }
-                    continue;
-                }
-                Verdict::Delivered => {
-                    delivered += 1;
-                    if let Some(held) = held {
-                        lag.record(held.age + held.claimed_at.elapsed());
-                    }
-                }
-                Verdict::Release { .. } => self.report.released += 1,
-                Verdict::Dead { reason } => {
-                    self.report.dead += 1;
-                    if let Some(topic) = &outcome.topic {
-                        self.telemetry.died(topic);
-                        let reason = reason.as_str();
-                        tracing::error!(table = self.store.table(), %topic, %row, reason, "event is dead");
-                    }
-                }
-            }
-            self.failing.remove(&row);
-        }
-        self.report.delivered += delivered;
-        if delivered > 0 {
-            self.health.update(|health| {
-                health.last_delivery = Some(std::time::Instant::now());
-                health.waiting_since = None;
-            });
-        }
-        self.note_waiting();
-        if let Some(next) = settled.next {
-            self.accept(Instant::now(), &ClaimMode::Waiting, next);
-        }
-    }
-
-    pub(super) fn release_queued(&mut self) {
-        for number in 0..self.lanes.len() {
-            for item in self.lanes[number].drain() {
-                self.finish(Outcome::release(item.lease, None));
-            }
-        }
-    }
-
-    /// Stops claiming, waits for what runs, settles it, releases the rest uncharged (hazard 31).
-    pub(super) async fn drain(&mut self) {
-        tracing::info!(table = self.store.table(), in_flight = self.held.len(), "stopping");
-        self.stopping = true;
-        self.release_queued();
-        let deadline = Instant::now() + self.settings.drain_timeout;
-        let running = |engine: &Self| engine.lanes.iter().any(|lane| lane.running > 0);
-        while (running(self) || self.claiming.is_some()) && Instant::now() < deadline {
-            self.start_settle();
-            self.release_queued();
-            let turn = self.turn();
-            let _ = tokio::time::timeout_at(deadline, turn).await;
-        }
-        self.units.abort_all();
-        // What was reported until now has happened.
-        while let Ok(report) = self.reports.try_recv() {
-            self.ended(report);
-        }
-        let cut: Vec<Lease> = self
-            .held
-            .values()
-            .filter(|held| held.stage != Stage::Settling)
-            .map(|held| held.lease.clone())
-            .collect();
-        if !cut.is_empty() {
-            tracing::warn!(
-                table = self.store.table(),
-                events = cut.len(),
-                "drain_timeout is over: released, will be sent again"
-            );
-        }
-        for lease in cut {
-            self.finish(Outcome::release(lease, None));
-        }
-        // The database may be away: its leases run out by themselves then.
-        let last_call = Instant::now() + self.settings.drain_timeout.max(Duration::from_secs(2));
-        let unsettled = |engine: &Self| !engine.outcomes.is_empty() || engine.settling.is_some();
-        while (unsettled(self) || self.claiming.is_some()) && Instant::now() < last_call {
-            self.start_settle();
-            let turn = self.turn();
-            let _ = tokio::time::timeout_at(last_call, turn).await;
-        }
-    }
-
-    pub(super) fn note_waiting(&mut self) {
-        self.failing.retain(|_, since| since.elapsed() < FAILING_FOR);
-        let down = |lane: &Lane| lane.circuit.is_open() && !lane.nothing_waits;
-        let waits = !self.held.is_empty() || !self.failing.is_empty() || self.lanes.iter().any(down);
-        self.health.update(|health| match (waits, health.waiting_since) {
-            (true, None) => health.waiting_since = Some(std::time::Instant::now()),
-            (false, Some(_)) => health.waiting_since = None,
-            _ => {}
-        });
-    }
-
-    pub(super) fn note_sinks(&self) {
-        let sinks = self.lanes.iter().map(|lane| SinkHealth {
-            name: Arc::clone(&lane.name),
-            open_since: lane.circuit.open_since().map(Instant::into_std),
-            last_error: lane.last_error.clone(),
-        });
-        let sinks = sinks.collect();
-        self.health.update(|health| health.sinks = sinks);
     }
 }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::dispatch::{End, Ended};
+use super::run::{Engine, FAILING_KEPT, Stage, key};
 use super::settings::Settings;
 use crate::code::Code;
 use crate::failpoint;
 use crate::redact::Summary;
-use crate::store::{Failure, Lease, Settled, Settlement, Store, StoreErrorKind, Verdict};
+use crate::store::{ClaimMode, Failure, Lease, Settled, Settlement, Store, StoreErrorKind, Verdict};
 use crate::topic::Topic;
 
 /// A year.
@@ -84,6 +85,82 @@ impl Outcome {
         };
         let verdict = Verdict::Dead { reason };
         Self { settlement: Settlement { lease, verdict, failure: Some(failure) }, topic }
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// Takes an outcome in for the next settle.
+    pub(super) fn finish(&mut self, outcome: Outcome) {
+        if let Some(held) = self.held.get_mut(&key(&outcome.settlement.lease)) {
+            held.stage = Stage::Settling;
+        }
+        self.outcomes.push(outcome);
+    }
+
+    pub(super) fn start_settle(&mut self) {
+        if self.settling.is_none() && !self.outcomes.is_empty() {
+            let batch = std::mem::take(&mut self.outcomes);
+            self.settling = Some(tokio::spawn(settle_until_done(self.store.clone(), batch)));
+        }
+    }
+
+    pub(super) fn settled(&mut self, batch: Vec<Outcome>, settled: Settled) {
+        let lag = self.telemetry.lag();
+        let mut delivered = 0;
+        if !settled.lost.is_empty() {
+            self.telemetry.lease_lost(settled.lost.len());
+            let rows = settled.lost.len();
+            tracing::warn!(table = self.store.table(), rows, "lease lost: another relay has these rows");
+        }
+        for outcome in batch {
+            let (lease, row) = (&outcome.settlement.lease, outcome.settlement.lease.row);
+            if settled.busy.contains(&row) {
+                self.outcomes.push(outcome);
+                continue;
+            }
+            let held = self.let_go(&key(lease));
+            if settled.lost.contains(&row) {
+                self.failing.remove(&row);
+                self.report.lost += 1;
+                continue;
+            }
+            match &outcome.settlement.verdict {
+                Verdict::Retry { .. } => {
+                    self.report.retried += 1;
+                    if self.failing.len() < FAILING_KEPT {
+                        self.failing.insert(row, Instant::now());
+                    }
+                    continue;
+                }
+                Verdict::Delivered => {
+                    delivered += 1;
+                    if let Some(held) = held {
+                        lag.record(held.age + held.claimed_at.elapsed());
+                    }
+                }
+                Verdict::Release { .. } => self.report.released += 1,
+                Verdict::Dead { reason } => {
+                    self.report.dead += 1;
+                    if let Some(topic) = &outcome.topic {
+                        self.telemetry.died(topic);
+                        let reason = reason.as_str();
+                        tracing::error!(table = self.store.table(), %topic, %row, reason, "event is dead");
+                    }
+                }
+            }
+            self.failing.remove(&row);
+        }
+        self.report.delivered += delivered;
+        if delivered > 0 {
+            self.health.update(|health| {
+                health.last_delivery = Some(std::time::Instant::now());
+                health.waiting_since = None;
+            });
+        }
+        self.note_waiting();
+        if let Some(next) = settled.next {
+            self.accept(Instant::now(), &ClaimMode::Waiting, next);
+        }
     }
 }
 

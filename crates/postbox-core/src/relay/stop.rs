@@ -1,0 +1,87 @@
+//! The end of a relay's life, and what it says of itself while it lives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::health::SinkHealth;
+use super::lane::Lane;
+use super::run::{Engine, FAILING_FOR, Stage};
+use super::settle::Outcome;
+use crate::store::{Lease, Store};
+
+impl<S: Store> Engine<S> {
+    pub(super) fn release_queued(&mut self) {
+        for number in 0..self.lanes.len() {
+            for item in self.lanes[number].drain() {
+                self.finish(Outcome::release(item.lease, None));
+            }
+        }
+    }
+
+    /// Stops claiming, waits for what runs, settles it, releases the rest uncharged (hazard 31).
+    pub(super) async fn drain(&mut self) {
+        tracing::info!(table = self.store.table(), in_flight = self.held.len(), "stopping");
+        self.stopping = true;
+        self.release_queued();
+        let deadline = Instant::now() + self.settings.drain_timeout;
+        let running = |engine: &Self| engine.lanes.iter().any(|lane| lane.running > 0);
+        while (running(self) || self.claiming.is_some()) && Instant::now() < deadline {
+            self.start_settle();
+            self.release_queued();
+            let turn = self.turn();
+            let _ = tokio::time::timeout_at(deadline, turn).await;
+        }
+        self.units.abort_all();
+        // What was reported until now has happened.
+        while let Ok(report) = self.reports.try_recv() {
+            self.ended(report);
+        }
+        let cut: Vec<Lease> = self
+            .held
+            .values()
+            .filter(|held| held.stage != Stage::Settling)
+            .map(|held| held.lease.clone())
+            .collect();
+        if !cut.is_empty() {
+            tracing::warn!(
+                table = self.store.table(),
+                events = cut.len(),
+                "drain_timeout is over: released, will be sent again"
+            );
+        }
+        for lease in cut {
+            self.finish(Outcome::release(lease, None));
+        }
+        // The database may be away: its leases run out by themselves then.
+        let last_call = Instant::now() + self.settings.drain_timeout.max(Duration::from_secs(2));
+        let unsettled = |engine: &Self| !engine.outcomes.is_empty() || engine.settling.is_some();
+        while (unsettled(self) || self.claiming.is_some()) && Instant::now() < last_call {
+            self.start_settle();
+            let turn = self.turn();
+            let _ = tokio::time::timeout_at(last_call, turn).await;
+        }
+    }
+
+    pub(super) fn note_waiting(&mut self) {
+        self.failing.retain(|_, since| since.elapsed() < FAILING_FOR);
+        let down = |lane: &Lane| lane.circuit.is_open() && !lane.nothing_waits;
+        let waits = !self.held.is_empty() || !self.failing.is_empty() || self.lanes.iter().any(down);
+        self.health.update(|health| match (waits, health.waiting_since) {
+            (true, None) => health.waiting_since = Some(std::time::Instant::now()),
+            (false, Some(_)) => health.waiting_since = None,
+            _ => {}
+        });
+    }
+
+    pub(super) fn note_sinks(&self) {
+        let sinks = self.lanes.iter().map(|lane| SinkHealth {
+            name: Arc::clone(&lane.name),
+            open_since: lane.circuit.open_since().map(Instant::into_std),
+            last_error: lane.last_error.clone(),
+        });
+        let sinks = sinks.collect();
+        self.health.update(|health| health.sinks = sinks);
+    }
+}
