@@ -1,7 +1,7 @@
 //! The only place where SQL text is put together: names of tables go into statements here and nowhere else.
 
 use postbox_core::TableName;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 use postbox_core::{Code, StoreError, StoreErrorKind};
 
 /// Fills the `{{name}}` places of a statement. Values are quoted names or fixed fragments of SQL, never user text.
@@ -36,7 +36,7 @@ impl Template {
 }
 
 /// The error for a table that is not there; it names the most similar of those that are.
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn missing(table: &TableName, others: Vec<String>) -> StoreError {
     let distance = |other: &String| edit_distance(table.table(), other.rsplit('.').next().unwrap_or(other));
     let similar = others.into_iter().filter(|other| distance(other) <= 3).min_by_key(distance);
@@ -44,7 +44,7 @@ pub(crate) fn missing(table: &TableName, others: Vec<String>) -> StoreError {
     StoreError::new(Code::TableMissing, StoreErrorKind::Refused, format!("{table} does not exist{hint}"))
 }
 
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
