@@ -110,7 +110,11 @@ impl Inner {
     /// The locked file, or none: another relay has it, or this directory does not allow it. The file stays: to delete
     /// it would let two relays lock two files of one name.
     fn lock_file(&self, opened: &Opened) -> Option<File> {
-        let open = || OpenOptions::new().create(true).truncate(false).write(true).open(&opened.lock_file);
+        let open = || {
+            let new = OpenOptions::new().create(true).truncate(false).write(true).open(&opened.lock_file);
+            // Another user may have made it: to read it is enough.
+            new.or_else(|_| File::open(&opened.lock_file))
+        };
         let problem = match open().map(|file| (file.try_lock(), file)) {
             Ok((Ok(()), file)) => return Some(file),
             Ok((Err(TryLockError::WouldBlock), _)) => return None,
