@@ -78,10 +78,22 @@ codes! {
         "Grant what is missing; `postbox migrate print --grants relay=<role>` shows what a relay needs.";
     DatabaseUrl = "OUTBOX_DB_URL",
         "The database URL cannot be understood.",
-        "Use postgres://user:password@host:port/database.";
+        "Use postgres://user:password@host:port/database, or sqlite:path/to/file.db.";
     DatabaseVersion = "OUTBOX_DB_VERSION",
         "The database server is too old.",
         "Use PostgreSQL 14 or later.";
+    DatabaseFile = "OUTBOX_DB_FILE",
+        "The database file cannot be opened, or is not a database.",
+        "Check the path in DATABASE_URL; add ?mode=rwc to make a file that does not exist yet.";
+    DatabaseReadOnly = "OUTBOX_DB_READ_ONLY",
+        "The database can be read but not written.",
+        "Allow the user to write the file and its directory, or open it without mode=ro.";
+    DatabaseLocked = "OUTBOX_DB_LOCKED",
+        "Another connection held the database's write lock all the time.",
+        "Find the transaction that does not end; the operation is tried again.";
+    DiskFull = "OUTBOX_DISK_FULL",
+        "The disk is full, or the database has reached its largest size.",
+        "Make room; delivery goes on by itself.";
     DatabaseError = "OUTBOX_DB_ERROR",
         "The database answered with an error.",
         "The message holds the database's own words; the operation is tried again where that can help.";

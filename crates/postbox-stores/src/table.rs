@@ -1,6 +1,8 @@
 //! The only place where SQL text is put together: names of tables go into statements here and nowhere else.
 
 use postbox_core::TableName;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use postbox_core::{Code, StoreError, StoreErrorKind};
 
 /// Fills the `{{name}}` places of a statement. Values are quoted names or fixed fragments of SQL, never user text.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +33,30 @@ impl Template {
         debug_assert!(!out.contains("{{"), "a place was left empty in: {out}");
         out
     }
+}
+
+/// The error for a table that is not there; it names the most similar of those that are.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn missing(table: &TableName, others: Vec<String>) -> StoreError {
+    let distance = |other: &String| edit_distance(table.table(), other.rsplit('.').next().unwrap_or(other));
+    let similar = others.into_iter().filter(|other| distance(other) <= 3).min_by_key(distance);
+    let hint = similar.map(|other| format!(". Did you mean {other}?")).unwrap_or_default();
+    StoreError::new(Code::TableMissing, StoreErrorKind::Refused, format!("{table} does not exist{hint}"))
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let cost = diagonal + usize::from(x != *y);
+            let best = cost.min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], best);
+        }
+    }
+    row[b.len()]
 }
 
 #[cfg(test)]

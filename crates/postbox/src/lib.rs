@@ -63,8 +63,8 @@
 //!
 //! # Features
 //!
-//! `derive` (`#[derive(Event)]`), `postgres` (the PostgreSQL store), `sinks` (file, stdout, null), all on by default;
-//! `otel` (events carry the trace context of the current span).
+//! `derive` (`#[derive(Event)]`), `postgres` (the PostgreSQL store), `sqlite` (the SQLite store, SQLite built in), `sinks`
+//! (file, stdout, null), all on by default; `otel` (events carry the trace context of the current span).
 
 // Writing events.
 pub use postbox_core::{
@@ -98,6 +98,35 @@ pub use postbox_sinks as sinks;
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use postbox_stores::postgres::*;
+}
+
+/// SQLite: the store, operators' work on it, and migrations. See [`SqliteStore`](sqlite::SqliteStore).
+///
+/// ```no_run
+/// use postbox::sinks::FileSink;
+/// use postbox::sqlite::{self, SqliteStore, migrate};
+/// use postbox::{Outbox, Record, Relay, Topic};
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = sqlite::connect_options("sqlite:shop.db")?.create_if_missing(true);
+/// let pool = sqlx::SqlitePool::connect_with(options).await?;
+/// let table: postbox::TableName = "shop_outbox".parse()?;
+/// migrate::up(&mut *pool.acquire().await?, &table, |_| {}).await?;
+///
+/// // Begin with the write lock: see the note on `begin` in [`sqlite`].
+/// let mut tx = sqlite::begin(&pool).await?;
+/// let event = Record::builder("shop.order.placed.v1".parse::<Topic>()?).json(&7);
+/// Outbox::new(table.clone()).enqueue(&mut tx, event).await?;
+/// tx.commit().await?;
+///
+/// let relay = Relay::builder(SqliteStore::new(&pool, table)).route("**", FileSink::open("events.jsonl"));
+/// relay.build()?.spawn().shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[cfg(feature = "sqlite")]
+pub mod sqlite {
+    pub use postbox_stores::sqlite::*;
 }
 
 /// The README's example is compiled with the tests.

@@ -11,12 +11,12 @@ use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use uuid::Uuid;
 
-use super::cursor::{Cursor, Key, START};
 use super::error::{classify, sqlstate, within};
 use super::leader::Lead;
 use super::link::OPERATION_LIMIT;
 use super::row::{self, Found};
 use super::store::{Inner, Opened};
+use crate::cursor::{Cursor, Key, START, just_before};
 
 /// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
 #[derive(Debug)]
@@ -288,10 +288,6 @@ fn standing(paused: bool, mine: bool) -> Standing {
         (true, true) => Standing::Paused,
         (true, false) => Standing::Active,
     }
-}
-
-fn just_before((at, sequence): Key) -> Key {
-    (at, sequence.saturating_sub(1))
 }
 
 /// What the claim says besides its rows.

@@ -5,7 +5,6 @@
 
 mod admin;
 mod claim;
-mod cursor;
 mod dead;
 mod error;
 mod leader;

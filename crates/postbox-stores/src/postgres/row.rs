@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use postbox_core::dispatcher::{Delivery, Meta};
 use postbox_core::store::{Buried, Claimed, Lease, Undecodable};
-use postbox_core::{AggregateKey, EventId, Headers, Json, Payload, TenantId, Topic};
+use postbox_core::{AggregateKey, EventId, Json, Payload, TenantId, Topic};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
 use uuid::Uuid;
+
+use crate::headers::parse_headers;
 
 /// What one row of a claim's answer is.
 pub(super) enum Found {
@@ -75,11 +77,4 @@ pub(super) fn decode(row: &PgRow, table: &Arc<str>, token: &Arc<str>) -> Result<
     };
     let age = Duration::try_from_secs_f64(age).unwrap_or_default();
     Ok(Some(Found::Delivery(Box::new(Claimed { lease, delivery: Delivery { meta, payload }, age }))))
-}
-
-/// Headers are a map from text to text; anything else was written by hand.
-fn parse_headers(text: Option<String>) -> Result<Headers, String> {
-    let Some(text) = text else { return Ok(Headers::new()) };
-    let problem = |_| "headers are not an object of texts".to_owned();
-    serde_json::from_str::<Option<Headers>>(&text).map(Option::unwrap_or_default).map_err(problem)
 }

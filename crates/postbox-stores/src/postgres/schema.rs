@@ -6,6 +6,7 @@ use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use super::error::classify;
+use crate::table::missing;
 
 /// The twelve standard columns with their types, as the catalogue writes them.
 pub(super) const STANDARD: [(&str, &str); 12] = [
@@ -102,16 +103,7 @@ impl TableShape {
         .fetch_all(connection)
         .await
         .map_err(classify)?;
-        let wanted = table.to_string();
-        let distance =
-            |other: &String| edit_distance(table.table(), other.rsplit('.').next().unwrap_or(other));
-        let similar = others.into_iter().filter(|other| distance(other) <= 3).min_by_key(distance);
-        let hint = similar.map(|other| format!(". Did you mean {other}?")).unwrap_or_default();
-        Err(StoreError::new(
-            Code::TableMissing,
-            StoreErrorKind::Refused,
-            format!("{wanted} does not exist{hint}"),
-        ))
+        Err(missing(table, others))
     }
 
     /// Whether the columns that are there have the right types, and the standard ones are all there.
@@ -151,18 +143,4 @@ impl TableShape {
     pub(super) fn layout(&self) -> Layout {
         if self.missing().is_empty() && self.system_tables { Layout::Full } else { Layout::Bare }
     }
-}
-
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let cost = diagonal + usize::from(x != *y);
-            let best = cost.min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], best);
-        }
-    }
-    row[b.len()]
 }

@@ -11,8 +11,8 @@ use super::{Subject, TOPIC, claim, enqueue, event, events, quick, state};
 const HOUR: Duration = Duration::from_hours(1);
 const OTHER: Topic = Topic::from_static("crm.contact.added.v1");
 
-async fn run<S: Subject>(subject: &S, sink: &Scripted, max_attempts: i32) {
-    let settings = Settings { max_attempts, ..quick() };
+async fn run<S: Subject>(subject: &S, sink: &Scripted, concurrency: usize) {
+    let settings = Settings { concurrency, ..quick() };
     let relay = Relay::builder(subject.store(true)).dispatcher(sink.clone()).settings(settings);
     let mut relay = relay.build().unwrap();
     while relay.run_once().await.unwrap().claimed > 0 {}
@@ -24,7 +24,7 @@ pub async fn the_cleaner_touches_only_what_it_may<S: Subject>(subject: &S) {
     let ids = enqueue(subject, events(1_203)).await;
     let (fresh, dying) = (ids[0], [ids[1], ids[2]]);
     let sink = Scripted::new(move |d| if dying.contains(&d.meta.event_id) { Act::Reject } else { Act::Ok });
-    run(subject, &sink, 25).await;
+    run(subject, &sink, 16).await;
     let waiting = enqueue(subject, events(1)).await[0];
     for id in ids[3..].iter().chain([&dying[0], &waiting]) {
         subject.make_older(*id, 10 * HOUR).await;
@@ -53,7 +53,8 @@ pub async fn dead_events_are_found_replayed_and_discarded<S: Subject>(subject: &
         (0..12).map(|n| event(if n < 8 { TOPIC } else { OTHER }, n).build().unwrap()).collect();
     let ids = enqueue(subject, records).await;
     let sink = Scripted::new(|_| Act::Reject);
-    run(subject, &sink, 25).await;
+    // One at a time, so that they die in order.
+    run(subject, &sink, 1).await;
     let admin = subject.admin();
     let all = DeadFilter::default();
     assert_eq!(admin.count(&all).await.unwrap(), 12);
@@ -84,7 +85,7 @@ pub async fn dead_events_are_found_replayed_and_discarded<S: Subject>(subject: &
     );
     assert_eq!(subject.rows().await, 5);
     let well = Scripted::ok();
-    run(subject, &well, 25).await;
+    run(subject, &well, 16).await;
     assert_eq!(well.arrived().len(), 5, "replayed events arrive, with their old ids");
     assert!(well.arrived().contains(&ids[0]));
     if subject.features().full {
@@ -105,7 +106,7 @@ pub async fn counts_tell_what_waits<S: Subject>(subject: &S) {
     assert!(counts.oldest_pending_age >= HOUR && counts.oldest_pending_age < 2 * HOUR);
     assert!(!counts.estimated);
     let sink = Scripted::new(|_| Act::Reject);
-    run(subject, &sink, 25).await;
+    run(subject, &sink, 16).await;
     let counts = subject.admin().counts().await.unwrap();
     assert_eq!((counts.pending, counts.dead), (2, 3));
 }

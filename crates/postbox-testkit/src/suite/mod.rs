@@ -32,6 +32,10 @@ pub trait Subject: Sync {
 
     /// What it can do.
     fn features(&self) -> Features;
+    /// Whether two transactions can have written at the same time; else nothing commits out of order.
+    fn writers_overlap(&self) -> bool {
+        true
+    }
     /// A new relay's view of the table.
     fn store(&self, single_active: bool) -> Self::Store;
     /// The operators' view.

@@ -1,21 +1,13 @@
 //! A migration as SQL text, for tools that apply it themselves.
 
-use std::fmt::Write as _;
 use std::str::FromStr;
 
 use postbox_core::TableName;
 
 use super::{INDEXES, index_sql, names};
+use crate::print::{goose, join};
 
-/// What kind of file to print.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Format {
-    /// Plain SQL: psql, Atlas, Flyway, sqlx.
-    #[default]
-    Sql,
-    /// Goose, up and down in one file.
-    Goose,
-}
+pub use crate::print::Format;
 
 /// Which roles get what: `writer=app,relay=postbox,viewer=ops`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -92,29 +84,6 @@ pub fn print_down(table: &TableName) -> String {
 
 fn down_statement(table: &TableName) -> String {
     names(table).fill(include_str!("../migrations/down.sql"))
-}
-
-fn join(statements: &[String]) -> String {
-    statements.iter().fold(String::new(), |mut out, statement| {
-        let _ = writeln!(out, "{};\n", statement.trim_end());
-        out
-    })
-}
-
-fn goose(up: &[String], down: &[String]) -> String {
-    let mut out = String::new();
-    for (direction, statements) in [("Up", up), ("Down", down)] {
-        let _ = writeln!(out, "-- +goose {direction}");
-        for statement in statements {
-            let statement = statement.trim_end();
-            let _ = if statement.contains("$postbox$") {
-                writeln!(out, "-- +goose StatementBegin\n{statement};\n-- +goose StatementEnd\n")
-            } else {
-                writeln!(out, "{statement};\n")
-            };
-        }
-    }
-    out
 }
 
 /// Least privilege, by column.

@@ -11,10 +11,15 @@ use time::OffsetDateTime;
 use time::macros::datetime;
 
 /// A place in the order of claims: `available_at`, then `sequence`.
-pub(super) type Key = (OffsetDateTime, i64);
+pub(crate) type Key = (OffsetDateTime, i64);
 
 /// Before everything, also before what is available since `-infinity`.
-pub(super) const START: Key = (datetime!(0001-01-01 0:00 UTC), i64::MIN);
+pub(crate) const START: Key = (datetime!(0001-01-01 0:00 UTC), i64::MIN);
+
+/// The place in front of this one.
+pub(crate) fn just_before((at, sequence): Key) -> Key {
+    (at, sequence.saturating_sub(1))
+}
 
 /// Going back is free below this.
 const CHEAP: Duration = Duration::from_millis(5);
@@ -24,23 +29,23 @@ const SHARE: u32 = 10;
 const OFTEN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) struct Cursor {
+pub(crate) struct Cursor {
     at: Option<Key>,
     went_back: Instant,
     cost: Duration,
     /// The last claim found less than it asked for.
     short: bool,
     /// Where the first row with an expired lease was seen.
-    pub(super) suspect: Option<Key>,
+    pub(crate) suspect: Option<Key>,
 }
 
 impl Cursor {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { at: None, went_back: Instant::now(), cost: Duration::ZERO, short: false, suspect: None }
     }
 
     /// Where to read on, and whether that is the start.
-    pub(super) fn next(&self, now: Instant) -> (Key, bool) {
+    pub(crate) fn next(&self, now: Instant) -> (Key, bool) {
         let pause = OFTEN.max(self.cost * SHARE);
         let due = now.duration_since(self.went_back) >= pause;
         let cheap = self.short && self.cost < CHEAP;
@@ -51,7 +56,7 @@ impl Cursor {
     }
 
     /// Takes in what a claim found.
-    pub(super) fn read(&mut self, from_start: bool, asked: Instant, last: Option<Key>, short: bool) {
+    pub(crate) fn read(&mut self, from_start: bool, asked: Instant, last: Option<Key>, short: bool) {
         if from_start {
             self.went_back = Instant::now();
             self.cost = asked.elapsed();

@@ -1,0 +1,209 @@
+//! [`SqliteAdmin`]: what operators, dashboards and cleaners do with a table. `dead.rs` is about dead events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postbox_core::cleaner::{Sweep, SweepRequest, Swept};
+use postbox_core::{Inspect, StoreError, TableCounts, TableName, TableRelay};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
+use tokio::sync::OnceCell;
+
+use super::clock::{from_micros, now, span};
+use super::error::{classify, within};
+use super::link::{Link, Taken};
+use super::patience::OPERATION_LIMIT;
+use super::schema::{TableShape, in_main};
+use crate::table::Template;
+
+/// Counts stop here; beyond, pending events are only counted, up to the second bound: then there are at least so many.
+const BOUND: i64 = 10_000;
+const ESTIMATE_BOUND: i64 = 100_000;
+
+/// An outbox table in SQLite, for people who look after it. Cheap to clone; clones share one connection.
+#[derive(Debug, Clone)]
+pub struct SqliteAdmin(pub(super) Arc<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) link: Link,
+    table: TableName,
+    label: String,
+    looked: OnceCell<Looked>,
+}
+
+/// What is known of the table once it was looked at.
+#[derive(Debug)]
+pub(super) struct Looked {
+    pub(super) key: String,
+    pub(super) template: Template,
+}
+
+impl SqliteAdmin {
+    /// Looks after a table in the file that a pool opens (but takes no connection from it).
+    pub fn new(pool: &SqlitePool, table: TableName) -> Self {
+        Self::connect((*pool.connect_options()).clone(), table)
+    }
+
+    /// Looks after a table through one connection, made when it is needed.
+    pub fn connect(options: SqliteConnectOptions, table: TableName) -> Self {
+        let label = table.to_string();
+        Self(Arc::new(Inner { link: Link::new(options), table, label, looked: OnceCell::new() }))
+    }
+
+    /// The table's name, as it was given.
+    pub fn table(&self) -> &TableName {
+        &self.0.table
+    }
+
+    /// Stops delivery of the table, in every relay, until [`resume`](Self::resume). Outlives restarts. Answers
+    /// whether it was running before.
+    ///
+    /// # Errors
+    /// When the table is not one, or the database fails.
+    pub async fn pause(&self, who: &str, reason: &str) -> Result<bool, StoreError> {
+        let sql = "UPDATE {{relay}} SET paused_at = ?2, paused_by = ?3, paused_reason = ?4
+                   WHERE tbl = ?1 AND paused_at IS NULL";
+        self.set_pause(sql, "pause", who, reason).await
+    }
+
+    /// Starts delivery again. Answers whether it was paused.
+    ///
+    /// # Errors
+    /// As [`pause`](Self::pause).
+    pub async fn resume(&self, who: &str) -> Result<bool, StoreError> {
+        let sql = "UPDATE {{relay}} SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
+                   WHERE tbl = ?1 AND paused_at IS NOT NULL";
+        self.set_pause(sql, "resume", who, "").await
+    }
+
+    async fn set_pause(&self, sql: &str, action: &str, who: &str, reason: &str) -> Result<bool, StoreError> {
+        let looked = self.0.looked().await?;
+        let mut link = self.0.link.begin().await?;
+        let mut change = sqlx::query(AssertSqlSafe(looked.template.fill(sql))).bind(&looked.key);
+        if action == "pause" {
+            change = change.bind(now()).bind(who).bind(reason);
+        }
+        let changed = change.execute(&mut link.connection).await.map_err(classify)?.rows_affected() > 0;
+        if changed {
+            let what = serde_json::json!({ "reason": reason });
+            audit(&mut link.connection, looked, who, action, &what, 0).await?;
+        }
+        link.commit().await?;
+        Ok(changed)
+    }
+}
+
+impl Inner {
+    pub(super) async fn looked(&self) -> Result<&Looked, StoreError> {
+        self.looked
+            .get_or_try_init(|| async {
+                let table = in_main(&self.table)?;
+                let mut link = self.link.take().await?;
+                link.file().await?;
+                TableShape::expect(&mut link.connection, &table).await?;
+                link.keep();
+                Ok(Looked { key: table.to_string(), template: Template::of(&table, '"') })
+            })
+            .await
+    }
+
+    /// The connection, to read from.
+    pub(super) async fn reader(&self) -> Result<Taken<'_>, StoreError> {
+        self.link.take().await
+    }
+}
+
+/// Writes down who did what.
+pub(super) async fn audit(
+    connection: &mut SqliteConnection,
+    looked: &Looked,
+    who: &str,
+    action: &str,
+    what: &serde_json::Value,
+    events: u64,
+) -> Result<(), StoreError> {
+    tracing::info!(table = looked.key, who, action, %what, events, "operator");
+    let sql = "INSERT INTO {{audit}} (at, who, action, tbl, what, events) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    sqlx::query(AssertSqlSafe(looked.template.fill(sql)))
+        .bind(now())
+        .bind(who)
+        .bind(action)
+        .bind(&looked.key)
+        .bind(what.to_string())
+        .bind(i64::try_from(events).unwrap_or(i64::MAX))
+        .execute(connection)
+        .await
+        .map_err(classify)?;
+    Ok(())
+}
+
+impl Inspect for SqliteAdmin {
+    async fn counts(&self) -> Result<TableCounts, StoreError> {
+        let looked = self.0.looked().await?;
+        let sql = looked.template.fill(include_str!("sql/counts.sql"));
+        let mut link = self.0.reader().await?;
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(now()).bind(BOUND).bind(ESTIMATE_BOUND);
+        let row = within(OPERATION_LIMIT, query.fetch_one(&mut link.connection)).await?;
+        link.keep();
+        let number = |place| -> Result<u64, StoreError> {
+            Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))
+        };
+        Ok(TableCounts {
+            pending: number(0)?.max(number(6)?),
+            locked: number(1)?,
+            scheduled: number(2)?,
+            dead: number(3)?,
+            blocked: 0,
+            oldest_pending_age: Duration::from_micros(number(4)?),
+            estimated: row.try_get(5).map_err(classify)?,
+        })
+    }
+
+    async fn relay(&self) -> Result<TableRelay, StoreError> {
+        let looked = self.0.looked().await?;
+        let sql = looked.template.fill(
+            "SELECT CASE WHEN expires_at > ?2 THEN holder END, epoch, strategy, paused_at, paused_by, paused_reason
+             FROM {{relay}} WHERE tbl = ?1",
+        );
+        let mut link = self.0.reader().await?;
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(&looked.key).bind(now());
+        let row = within(OPERATION_LIMIT, query.fetch_optional(&mut link.connection)).await?;
+        link.keep();
+        let Some(row) = row else { return Ok(TableRelay::default()) };
+        let read = || -> Result<TableRelay, sqlx::Error> {
+            Ok(TableRelay {
+                leader: row.try_get(0)?,
+                epoch: row.try_get(1)?,
+                strategy: row.try_get(2)?,
+                paused_at: row.try_get::<Option<i64>, _>(3)?.map(from_micros),
+                paused_by: row.try_get(4)?,
+                paused_reason: row.try_get(5)?,
+            })
+        };
+        read().map_err(classify)
+    }
+}
+
+impl Sweep for SqliteAdmin {
+    fn table(&self) -> &str {
+        &self.0.label
+    }
+
+    /// One writer at a time: cleaners cannot get in each other's way, so none is ever told that it is busy.
+    async fn sweep(&self, request: &SweepRequest) -> Result<Swept, StoreError> {
+        let looked = self.0.looked().await?;
+        let sql = looked.template.fill(include_str!("sql/sweep.sql"));
+        let mut link = self.0.link.begin().await?;
+        let now = now();
+        let deleted = sqlx::query(AssertSqlSafe(sql))
+            .bind(now.saturating_sub(span(request.retention)))
+            .bind(request.dead_retention.map(|retention| now.saturating_sub(span(retention))))
+            .bind(i64::from(request.batch))
+            .execute(&mut link.connection)
+            .await
+            .map_err(classify)?;
+        link.commit().await?;
+        Ok(Swept::Deleted(deleted.rows_affected()))
+    }
+}

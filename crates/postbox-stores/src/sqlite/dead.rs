@@ -1,0 +1,266 @@
+//! Dead events: found by filter, grouped by cause, replayed or discarded, every change audited.
+
+use std::collections::HashMap;
+
+use futures_util::TryStreamExt as _;
+use postbox_core::{DeadCause, DeadEvent, DeadFilter, DeadLetters, EventId, StoreError, TenantId};
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
+
+use super::admin::{Looked, SqliteAdmin, audit};
+use super::clock::{from_micros, now, span};
+use super::error::classify;
+
+/// The condition of a filter: `?1` to `?6`, each left out where it is null. Causes are compared outside of SQL, which
+/// has no regular expressions here.
+const WHERE: &str = "dead_at IS NOT NULL AND published_at IS NULL
+    AND (?1 IS NULL OR topic = ?1) AND (?2 IS NULL OR aggregate_type = ?2) AND (?3 IS NULL OR tenant_id = ?3)
+    AND (?4 IS NULL OR dead_at <= ?4) AND (?5 IS NULL OR dead_at >= ?5)
+    AND (?6 IS NULL OR instr(last_error, ?6) > 0)";
+
+const REVIVE: &str =
+    "UPDATE {{table}} SET attempts = 0, available_at = ?2, locked_at = NULL, locked_by = NULL,
+    last_error = NULL, dead_at = NULL, dlq_at = NULL";
+const DISCARD: &str = "DELETE FROM {{table}}";
+
+fn fill(looked: &Looked, sql: &str) -> String {
+    looked.template.fill(&sql.replace("{{where}}", WHERE))
+}
+
+type Filtered<'q> = Query<'q, Sqlite, SqliteArguments>;
+
+fn bind<'q>(query: Filtered<'q>, filter: &'q DeadFilter, now: i64) -> Filtered<'q> {
+    query
+        .bind(&filter.topic)
+        .bind(&filter.aggregate_type)
+        .bind(filter.tenant_id.map(|tenant| tenant.0))
+        .bind(filter.older_than.map(|age| now.saturating_sub(span(age))))
+        .bind(filter.newer_than.map(|age| now.saturating_sub(span(age))))
+        .bind(&filter.error)
+}
+
+/// An error without what differs from event to event: UUIDs and numbers.
+fn cause_of(error: &str) -> String {
+    const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+    let is_uuid = |bytes: &[u8]| {
+        let right = |(place, byte): (usize, &u8)| {
+            if HYPHENS.contains(&place) { *byte == b'-' } else { byte.is_ascii_hexdigit() }
+        };
+        bytes.len() == 36 && bytes.iter().enumerate().all(right)
+    };
+    let mut cause = String::with_capacity(error.len());
+    let mut rest = error;
+    while let Some(first) = rest.chars().next() {
+        let bytes = rest.as_bytes();
+        let skip = if bytes.get(..36).is_some_and(is_uuid) {
+            36
+        } else {
+            bytes.iter().take_while(|byte| byte.is_ascii_digit()).count()
+        };
+        if skip > 0 {
+            cause.push('#');
+            rest = &rest[skip..];
+        } else {
+            cause.push(first);
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    cause
+}
+
+fn has_cause(filter: &DeadFilter, error: Option<&str>) -> bool {
+    filter.cause.as_ref().is_none_or(|cause| *cause == cause_of(error.unwrap_or_default()))
+}
+
+fn read(row: &SqliteRow) -> Result<DeadEvent, sqlx::Error> {
+    Ok(DeadEvent {
+        event_id: EventId(row.try_get(0)?),
+        tenant_id: TenantId(row.try_get(1)?),
+        topic: row.try_get(2)?,
+        aggregate_type: row.try_get(3)?,
+        aggregate_id: row.try_get(4)?,
+        sequence: row.try_get(5)?,
+        attempts: row.try_get(6)?,
+        created_at: from_micros(row.try_get(7)?),
+        dead_at: from_micros(row.try_get(8)?),
+        last_error: row.try_get(9)?,
+    })
+}
+
+/// Walks over the rows that match, oldest first, until `each` has had enough; the columns are those of [`read`].
+async fn walk(
+    connection: &mut SqliteConnection,
+    looked: &Looked,
+    filter: &DeadFilter,
+    mut each: impl FnMut(&SqliteRow) -> Result<bool, sqlx::Error>,
+) -> Result<(), StoreError> {
+    let sql = fill(
+        looked,
+        "SELECT event_id, tenant_id, topic, aggregate_type, aggregate_id, sequence, attempts, created_at, dead_at,
+                last_error
+         FROM {{table}} WHERE {{where}} ORDER BY dead_at, sequence",
+    );
+    let mut rows = bind(sqlx::query(AssertSqlSafe(sql)), filter, now()).fetch(connection);
+    while let Some(row) = rows.try_next().await.map_err(classify)? {
+        let error: Option<&str> = row.try_get(9).map_err(classify)?;
+        if has_cause(filter, error) && !each(&row).map_err(classify)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+impl SqliteAdmin {
+    /// Changes what matches in batches, each with its line in the audit log. What dies again meanwhile is not touched
+    /// a second time.
+    async fn in_batches(
+        &self,
+        change: &str,
+        filter: &DeadFilter,
+        batch: u32,
+        action: &str,
+        who: &str,
+    ) -> Result<u64, StoreError> {
+        let looked = self.0.looked().await?;
+        let what = serde_json::json!({ "filter": filter });
+        let sql = fill(
+            looked,
+            &format!("{change} WHERE sequence IN (SELECT value FROM json_each(?1)) AND dead_at <= ?3"),
+        );
+        let started = now();
+        // Found without a lock, changed in short transactions.
+        let mut chosen: Vec<i64> = Vec::new();
+        let mut reader = self.0.reader().await?;
+        walk(&mut reader.connection, looked, filter, |row| {
+            chosen.push(row.try_get(5)?);
+            Ok(true)
+        })
+        .await?;
+        reader.keep();
+        let mut total = 0;
+        for part in chosen.chunks(usize::try_from(batch).unwrap_or(usize::MAX).max(1)) {
+            let mut link = self.0.link.begin().await?;
+            let query = sqlx::query(AssertSqlSafe(sql.as_str()))
+                .bind(serde_json::json!(part).to_string())
+                .bind(now())
+                .bind(started);
+            let rows = query.execute(&mut link.connection).await.map_err(classify)?.rows_affected();
+            if rows > 0 {
+                audit(&mut link.connection, looked, who, action, &what, rows).await?;
+            }
+            link.commit().await?;
+            total += rows;
+        }
+        Ok(total)
+    }
+}
+
+impl DeadLetters for SqliteAdmin {
+    async fn query(&self, filter: &DeadFilter, limit: u32) -> Result<Vec<DeadEvent>, StoreError> {
+        let (looked, limit) = (self.0.looked().await?, usize::try_from(limit).unwrap_or(usize::MAX));
+        let mut events = Vec::new();
+        if limit == 0 {
+            return Ok(events);
+        }
+        let mut link = self.0.reader().await?;
+        walk(&mut link.connection, looked, filter, |row| {
+            events.push(read(row)?);
+            Ok(events.len() < limit)
+        })
+        .await?;
+        link.keep();
+        Ok(events)
+    }
+
+    async fn count(&self, filter: &DeadFilter) -> Result<u64, StoreError> {
+        let looked = self.0.looked().await?;
+        let mut link = self.0.reader().await?;
+        if filter.cause.is_none() {
+            let sql = fill(looked, "SELECT count(*) FROM {{table}} WHERE {{where}}");
+            let query = bind(sqlx::query(AssertSqlSafe(sql)), filter, now());
+            let row = query.fetch_one(&mut link.connection).await.map_err(classify)?;
+            link.keep();
+            return Ok(u64::try_from(row.try_get::<i64, _>(0).map_err(classify)?).unwrap_or(0));
+        }
+        let mut count = 0;
+        walk(&mut link.connection, looked, filter, |_| {
+            count += 1;
+            Ok(true)
+        })
+        .await?;
+        link.keep();
+        Ok(count)
+    }
+
+    async fn causes(&self, filter: &DeadFilter) -> Result<Vec<DeadCause>, StoreError> {
+        let looked = self.0.looked().await?;
+        let mut link = self.0.reader().await?;
+        let mut causes: HashMap<(String, String), DeadCause> = HashMap::new();
+        walk(&mut link.connection, looked, filter, |row| {
+            let topic: String = row.try_get(2)?;
+            let (cause, at) = (
+                cause_of(row.try_get::<Option<&str>, _>(9)?.unwrap_or_default()),
+                from_micros(row.try_get(8)?),
+            );
+            let new =
+                || DeadCause { cause: cause.clone(), topic: topic.clone(), events: 0, first: at, last: at };
+            let known = causes.entry((cause.clone(), topic.clone())).or_insert_with(new);
+            known.events += 1;
+            known.last = at;
+            Ok(true)
+        })
+        .await?;
+        link.keep();
+        let mut causes: Vec<DeadCause> = causes.into_values().collect();
+        causes.sort_unstable_by(|a, b| {
+            b.events.cmp(&a.events).then_with(|| (&a.cause, &a.topic).cmp(&(&b.cause, &b.topic)))
+        });
+        causes.truncate(1000);
+        Ok(causes)
+    }
+
+    async fn replay(&self, event: EventId, who: &str) -> Result<bool, StoreError> {
+        let looked = self.0.looked().await?;
+        let sql = fill(
+            looked,
+            &format!("{REVIVE} WHERE event_id = ?1 AND dead_at IS NOT NULL AND published_at IS NULL"),
+        );
+        let mut link = self.0.link.begin().await?;
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(event.0).bind(now());
+        let rows = query.execute(&mut link.connection).await.map_err(classify)?.rows_affected();
+        if rows > 0 {
+            let what = serde_json::json!({ "event_id": event });
+            audit(&mut link.connection, looked, who, "replay", &what, rows).await?;
+        }
+        link.commit().await?;
+        Ok(rows > 0)
+    }
+
+    async fn replay_all(&self, filter: &DeadFilter, batch: u32, who: &str) -> Result<u64, StoreError> {
+        self.in_batches(REVIVE, filter, batch, "replay", who).await
+    }
+
+    async fn discard(&self, filter: &DeadFilter, who: &str) -> Result<u64, StoreError> {
+        self.in_batches(DISCARD, filter, 500, "discard", who).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cause_of;
+
+    #[test]
+    fn a_cause_is_an_error_without_numbers_and_ids() {
+        for (error, cause) in [
+            ("", ""),
+            ("HTTP 503 after 12ms", "HTTP # after #ms"),
+            ("order 0190b0c0-0000-7000-8000-00000000000F is gone", "order # is gone"),
+            ("ax0190b0c0-0000-7000-8000-000000000001", "ax#"),
+            ("Zoë 1ü2", "Zoë #ü#"),
+            ("0190b0c0-0000", "#b#c#-#"),
+        ] {
+            assert_eq!(cause_of(error), cause);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! [`Link`]: one dedicated connection, made anew when it breaks.
+//!
+//! Connections are not taken from a pool: they have settings of their own, and none may be handed to others half-way
+//! through a statement (hazard 24).
+
+use postbox_core::{Code, StoreError, StoreErrorKind};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, SqliteConnection};
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::error::{classify, is_busy, within};
+use super::patience::{OPERATION_LIMIT, Patience};
+
+#[derive(Debug)]
+pub(super) struct Link {
+    options: SqliteConnectOptions,
+    slot: Mutex<Option<SqliteConnection>>,
+}
+
+impl Link {
+    /// A link that connects when it is first used.
+    pub(super) fn new(options: SqliteConnectOptions) -> Self {
+        let options = options
+            .journal_mode(SqliteJournalMode::Wal)
+            // A commit of ours also makes what it has seen durable, however its writer had committed that: nothing is
+            // delivered that a loss of power can take back (hazard 33).
+            .synchronous(SqliteSynchronous::Full)
+            // What a long reader made the log grow to is given back once it has gone.
+            .pragma("journal_size_limit", "67108864")
+            // `Patience` waits instead.
+            .busy_timeout(std::time::Duration::ZERO)
+            // A relay's polling does not belong into the log of slow or executed statements.
+            .disable_statement_logging();
+        Self { options, slot: Mutex::default() }
+    }
+
+    /// Takes the connection for one operation, connecting if there is none.
+    pub(super) async fn take(&self) -> Result<Taken<'_>, StoreError> {
+        let mut slot = self.slot.lock().await;
+        match slot.take() {
+            Some(connection) => Ok(Taken { slot, connection, fresh: false }),
+            None => Ok(Taken { connection: self.connect().await?, slot, fresh: true }),
+        }
+    }
+
+    /// Takes the connection for a transaction that writes: the lock is taken at once, so that nothing in it can fail
+    /// for want of it (hazard 42).
+    pub(super) async fn begin(&self) -> Result<Taken<'_>, StoreError> {
+        let mut taken = self.take().await?;
+        let mut patience = Patience::new();
+        loop {
+            match sqlx::query("BEGIN IMMEDIATE").execute(&mut taken.connection).await {
+                Ok(_) => return Ok(taken),
+                Err(error) => {
+                    if let Err(error) = patience.pause(error).await {
+                        let error = classify(error);
+                        // Nothing was begun: the connection is as good as before.
+                        if error.code() == Code::DatabaseLocked {
+                            taken.keep();
+                        }
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A file that cannot be written says so now, and not at the first event. One that somebody else writes at the
+    /// moment can be.
+    pub(super) async fn expect_writable(&self) -> Result<(), StoreError> {
+        let mut taken = self.take().await?;
+        // Changes nothing, but asks for the lock; BEGIN IMMEDIATE is content with less where the file is read-only.
+        let probe = sqlx::query("UPDATE postbox_relay SET epoch = epoch WHERE 0");
+        match probe.execute(&mut taken.connection).await {
+            Err(error) if !is_busy(&error) => Err(classify(error)),
+            _ => {
+                taken.keep();
+                Ok(())
+            }
+        }
+    }
+
+    /// Closes the connection.
+    pub(super) async fn close(&self) {
+        if let Some(connection) = self.slot.lock().await.take() {
+            use sqlx::Connection as _;
+            let _ = within(OPERATION_LIMIT, connection.close()).await;
+        }
+    }
+
+    async fn connect(&self) -> Result<SqliteConnection, StoreError> {
+        let mut patience = Patience::new();
+        loop {
+            match self.options.connect().await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => patience.pause(error).await.map_err(|error| self.explain(classify(error)))?,
+            }
+        }
+    }
+
+    /// SQLite says only that a file cannot be opened; people want to know which, and why.
+    fn explain(&self, error: StoreError) -> StoreError {
+        let file = self.options.get_filename();
+        if error.code() != Code::DatabaseFile {
+            return error;
+        }
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let why = if folder.is_some_and(|folder| !folder.exists()) {
+            "its directory does not exist".to_owned()
+        } else if file.is_dir() {
+            "it is a directory".to_owned()
+        } else if !file.exists() {
+            "it does not exist".to_owned()
+        } else {
+            error.message().to_owned()
+        };
+        let message = format!("{}: {why}", file.display());
+        StoreError::new(Code::DatabaseFile, StoreErrorKind::Refused, message).caused_by(error)
+    }
+}
+
+/// A connection taken for one operation. Dropped without [`keep`](Self::keep) or [`commit`](Self::commit) it is closed,
+/// and what it had begun is rolled back.
+pub(super) struct Taken<'a> {
+    slot: MutexGuard<'a, Option<SqliteConnection>>,
+    pub(super) connection: SqliteConnection,
+    /// Whether it was made just now.
+    pub(super) fresh: bool,
+}
+
+impl Taken<'_> {
+    /// The database file, by its full name, whatever name it was given by.
+    ///
+    /// # Errors
+    /// When the database is not in a file: then nobody else can see it.
+    pub(super) async fn file(&mut self) -> Result<String, StoreError> {
+        let file = "SELECT file FROM pragma_database_list WHERE name = 'main'";
+        let file = sqlx::query_scalar::<_, Option<String>>(file).fetch_one(&mut self.connection);
+        let file = within(OPERATION_LIMIT, file).await?.filter(|file| !file.is_empty());
+        file.ok_or_else(super::in_memory)
+    }
+
+    /// Puts the connection back for the next operation.
+    pub(super) fn keep(mut self) {
+        *self.slot = Some(self.connection);
+    }
+
+    /// Ends what [`Link::begin`] began.
+    pub(super) async fn commit(mut self) -> Result<(), StoreError> {
+        // With a write-ahead log nobody can be in the way; without one, readers are for a moment.
+        let mut patience = Patience::new();
+        while let Err(error) = sqlx::query("COMMIT").execute(&mut self.connection).await {
+            patience.pause(error).await.map_err(classify)?;
+        }
+        self.keep();
+        Ok(())
+    }
+}

@@ -1,0 +1,273 @@
+//! Makes, upgrades and removes outbox tables: as a plan that is shown, carried out, or printed for another tool.
+//!
+//! A migration is one transaction: all of it happens, or nothing.
+
+use std::collections::BTreeMap;
+
+use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
+
+use super::error::classify;
+use super::patience::Patience;
+use super::schema::{EXTENSION, TableShape, in_main};
+use crate::print::{goose, join};
+use crate::table::Template;
+
+pub use crate::print::Format;
+
+/// The indexes of a table: the end of the name, what kind, the columns, and what the predicate must hold.
+const INDEXES: [(&str, &str, &str, &str); 5] = [
+    ("event_id_key", "UNIQUE INDEX", "(event_id)", ""),
+    ("pending_by_available", "INDEX", "(available_at, sequence)", "published_at IS NULL AND dead_at IS NULL"),
+    ("published_by_time", "INDEX", "(published_at, sequence)", "published_at IS NOT NULL"),
+    ("tenant_published", "INDEX", "(tenant_id, published_at, sequence)", ""),
+    ("dead_by_time", "INDEX", "(dead_at, sequence)", "dead_at IS NOT NULL"),
+];
+
+/// The time for a plain INSERT: whole milliseconds, exact, in every version that has STRICT tables.
+const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000";
+
+const WAL: &str = "PRAGMA journal_mode = WAL";
+const REGISTER: &str = "INSERT INTO {{relay}} (tbl) VALUES ({{key}}) ON CONFLICT DO NOTHING";
+
+/// One step of a migration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What it does, in a few words, such as `+ column dead_at`.
+    pub what: String,
+    /// The statement.
+    pub sql: String,
+}
+
+/// Everything that has to be done, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The table.
+    pub table: TableName,
+    /// The steps; none if the table is as it should be.
+    pub steps: Vec<Step>,
+}
+
+/// Names for the statements of a migration.
+fn names(table: &TableName) -> Template {
+    let name = table.table();
+    // How people read them: ids with hyphens, times as RFC 3339.
+    let uuid = |column: &str| {
+        let part = |from: u8, length: u8| format!("substr(hex({column}), {from}, {length})");
+        let parts = [part(1, 8), part(9, 4), part(13, 4), part(17, 4), part(21, 12)];
+        format!("lower({})", parts.join(" || '-' || "))
+    };
+    let time = |column: &str| format!("strftime('%Y-%m-%dT%H:%M:%fZ', {column} / 1000000.0, 'unixepoch')");
+    Template::of(table, '"')
+        .with("name", name)
+        .with("status_view", table.quoted_sibling(&format!("{name}_status"), '"'))
+        .with("key", format!("'{name}'"))
+        .with("now", NOW)
+        .with("event_id_text", uuid("event_id"))
+        .with("tenant_id_text", uuid("tenant_id"))
+        .with("created_at_text", time("created_at"))
+        .with("available_at_text", time("available_at"))
+        .with("published_at_text", time("published_at"))
+        .with("dead_at_text", time("dead_at"))
+        .with("dlq_at_text", time("dlq_at"))
+        .with("locked_at_text", time("locked_at"))
+}
+
+fn index_sql(table: &TableName, (end, kind, columns, predicate): (&str, &str, &str, &str)) -> String {
+    let condition = if predicate.is_empty() { String::new() } else { format!(" WHERE {predicate}") };
+    let name = table.table();
+    format!("CREATE {kind} IF NOT EXISTS \"{name}_{end}\" ON {} {columns}{condition}", table.quoted('"'))
+}
+
+/// Finds out what [`up`] would do.
+///
+/// # Errors
+/// When the table exists with other columns, or the database fails.
+pub async fn plan(connection: &mut SqliteConnection, table: &TableName) -> Result<Plan, StoreError> {
+    let table = in_main(table)?;
+    let mut steps = Vec::new();
+    if !has_wal(connection).await.map_err(classify)? {
+        steps.push(Step { what: "~ journal_mode: write-ahead log".into(), sql: WAL.into() });
+    }
+    table_steps(connection, &table, &mut steps).await?;
+    Ok(Plan { table, steps })
+}
+
+/// Brings a table to the state that this version wants: makes it or upgrades it. Calls `progress` before each step.
+/// Answers the plan that was carried out; a second run has no steps.
+///
+/// # Errors
+/// When the table has other columns, the database refuses, or the write lock is not to be had.
+pub async fn up(
+    connection: &mut SqliteConnection,
+    table: &TableName,
+    mut progress: impl FnMut(&Step),
+) -> Result<Plan, StoreError> {
+    let table = in_main(table)?;
+    let mut steps = Vec::new();
+    if !has_wal(connection).await.map_err(classify)? {
+        // Not possible inside of a transaction.
+        let step = Step { what: "~ journal_mode: write-ahead log".into(), sql: WAL.into() };
+        progress(&step);
+        let mut patience = Patience::new();
+        while let Err(error) = sqlx::query(WAL).execute(&mut *connection).await {
+            patience.pause(error).await.map_err(classify)?;
+        }
+        steps.push(step);
+    }
+    let first = steps.len();
+    let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
+    table_steps(&mut tx, &table, &mut steps).await?;
+    for step in &steps[first..] {
+        progress(step);
+        sqlx::raw_sql(AssertSqlSafe(step.sql.clone())).execute(&mut *tx).await.map_err(classify)?;
+    }
+    tx.commit().await.map_err(classify)?;
+    Ok(Plan { table, steps })
+}
+
+/// Removes a table and what belongs to it. Refuses while it holds events that were not published, unless they are to
+/// be lost on purpose.
+///
+/// # Errors
+/// When unpublished events exist, the table does not exist, or the database fails.
+pub async fn down(
+    connection: &mut SqliteConnection,
+    table: &TableName,
+    discard_unpublished: bool,
+) -> Result<(), StoreError> {
+    let table = in_main(table)?;
+    let template = names(&table);
+    let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
+    if TableShape::read(&mut tx, &table).await.map_err(classify)?.is_none() {
+        let message = format!("{table} does not exist");
+        return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
+    }
+    let unpublished = template.fill("SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL)");
+    let unpublished = sqlx::query_scalar::<_, bool>(AssertSqlSafe(unpublished)).fetch_one(&mut *tx);
+    if unpublished.await.map_err(classify)? && !discard_unpublished {
+        let message = format!("{table} holds events that were not published");
+        return Err(StoreError::new(Code::NotEmpty, StoreErrorKind::Refused, message));
+    }
+    let relay = sqlx::query("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'postbox_relay'");
+    let relay = relay.fetch_optional(&mut *tx).await.map_err(classify)?.is_some();
+    for sql in DROPS.into_iter().filter(|sql| relay || !sql.contains("{{relay}}")) {
+        let sql = template.fill(sql);
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(classify)?;
+    }
+    tx.commit().await.map_err(classify)
+}
+
+const DROPS: [&str; 3] = [
+    "DROP VIEW IF EXISTS {{status_view}}",
+    "DROP TABLE {{table}}",
+    "DELETE FROM {{relay}} WHERE tbl = {{key}}",
+];
+
+async fn has_wal(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
+    let mode = sqlx::query_scalar::<_, String>("PRAGMA journal_mode").fetch_one(connection).await?;
+    Ok(mode.eq_ignore_ascii_case("wal"))
+}
+
+async fn table_steps(
+    connection: &mut SqliteConnection,
+    table: &TableName,
+    steps: &mut Vec<Step>,
+) -> Result<(), StoreError> {
+    let template = names(table);
+    let mut step = |what: String, sql: &str| steps.push(Step { what, sql: template.fill(sql) });
+    let name = table.table();
+    match TableShape::read(connection, table).await.map_err(classify)? {
+        None => step(format!("+ table {table}"), include_str!("migrations/table.sql")),
+        Some(shape) => {
+            shape.check()?;
+            for column in shape.missing() {
+                let kind =
+                    EXTENSION.iter().find(|(name, _)| *name == column).map_or("TEXT", |(_, kind)| *kind);
+                step(
+                    format!("+ column {column}"),
+                    &format!("ALTER TABLE {{{{table}}}} ADD COLUMN {column} {kind}"),
+                );
+            }
+        }
+    }
+    let found = sqlx::query("SELECT name, coalesce(sql, '') FROM sqlite_schema").fetch_all(&mut *connection);
+    let found: BTreeMap<String, String> = found
+        .await
+        .and_then(|rows| rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect())
+        .map_err(classify)?;
+    for index in INDEXES {
+        let (end, kind, columns, predicate) = index;
+        let index_name = format!("{name}_{end}");
+        let right = |sql: &String| {
+            sql.contains(kind)
+                && sql.contains(columns)
+                && predicate.split(" AND ").all(|part| sql.contains(part))
+        };
+        match found.get(&index_name) {
+            Some(sql) if right(sql) => continue,
+            Some(_) => {
+                step(format!("- index {index_name} (another one)"), &format!("DROP INDEX \"{index_name}\""));
+            }
+            None => {}
+        }
+        step(format!("+ index {index_name}"), &index_sql(table, index));
+    }
+    for (object, what, sql) in [
+        ("postbox_relay", "+ table postbox_relay", include_str!("migrations/relay.sql")),
+        ("postbox_audit", "+ table postbox_audit", include_str!("migrations/audit.sql")),
+        (&*format!("{name}_status"), "+ status view", include_str!("migrations/view.sql")),
+    ] {
+        if !found.contains_key(object) {
+            step(what.to_owned(), sql);
+        }
+    }
+    let mut registered = false;
+    if found.contains_key("postbox_relay") {
+        let sql = template.fill("SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = {{key}})");
+        registered = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.map_err(classify)?;
+    }
+    if !registered {
+        step("+ row in postbox_relay".to_owned(), REGISTER);
+    }
+    Ok(())
+}
+
+/// The table as SQL. The write-ahead log is not in it, since tools wrap this in a transaction: a relay turns it on.
+///
+/// # Errors
+/// When the name has a schema, of which SQLite has none.
+pub fn print_up(table: &TableName, format: Format) -> Result<String, StoreError> {
+    let table = in_main(table)?;
+    let template = names(&table);
+    let mut up = vec![template.fill(include_str!("migrations/table.sql"))];
+    up.extend(INDEXES.map(|index| index_sql(&table, index)));
+    let rest = [
+        include_str!("migrations/relay.sql"),
+        include_str!("migrations/audit.sql"),
+        include_str!("migrations/view.sql"),
+        REGISTER,
+    ];
+    up.extend(rest.map(|sql| template.fill(sql)));
+    Ok(match format {
+        Format::Sql => join(&up),
+        Format::Goose => goose(&up, &down_statements(&table)),
+    })
+}
+
+/// The way back as SQL; it fails by itself while unpublished events exist.
+///
+/// # Errors
+/// As [`print_up`].
+pub fn print_down(table: &TableName) -> Result<String, StoreError> {
+    Ok(join(&down_statements(&in_main(table)?)))
+}
+
+fn down_statements(table: &TableName) -> Vec<String> {
+    let guard = [
+        include_str!("migrations/down.sql"),
+        "INSERT INTO postbox_guard SELECT count(*) FROM {{table}} WHERE published_at IS NULL",
+        "DROP TABLE temp.postbox_guard",
+    ];
+    guard.into_iter().chain(DROPS).map(|sql| names(table).fill(sql)).collect()
+}

@@ -1,0 +1,151 @@
+//! SQLite, built in, through sqlx.
+//!
+//! [`SqliteStore`] is what a relay works with, [`SqliteAdmin`] what operators and cleaners do, [`migrate`] makes the
+//! tables; enqueue takes a `&mut sqlx::Transaction<'_, Sqlite>`.
+//!
+//! # Begin with the lock
+//!
+//! SQLite lets one connection write at a time. A transaction that begins without saying that it will write
+//! (`pool.begin()`), reads, and then enqueues fails *at once* if anybody has written since it read, whatever the
+//! `busy_timeout`: what it read is no longer true. So begin with [`begin`], or `pool.begin_with("BEGIN IMMEDIATE")`:
+//!
+//! ```
+//! use postbox_stores::sqlite::{self, migrate};
+//! use postbox_core::{Outbox, Record, Topic};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("shop.db");
+//! # let url = format!("sqlite:{}", path.display());
+//! let options = sqlite::connect_options(&url)?.create_if_missing(true);
+//! let pool = sqlx::SqlitePool::connect_with(options).await?;
+//! let table = "shop_outbox".parse()?;
+//! migrate::up(&mut *pool.acquire().await?, &table, |_| {}).await?;
+//!
+//! let outbox = Outbox::new(table);
+//! let mut tx = sqlite::begin(&pool).await?;
+//! // … business writes …
+//! let event = Record::builder("shop.order.placed.v1".parse::<Topic>()?).json(&7);
+//! outbox.enqueue(&mut tx, event).await?;
+//! tx.commit().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Any language
+//!
+//! An `INSERT` of `tenant_id, topic, payload, event_id` is a valid event. The ids are blobs of 16 bytes (`x'0190…'`),
+//! the payload is JSON text, times are microseconds since 1970. The tables are STRICT: an id written as text is refused.
+//!
+//! # What goes with the file
+//!
+//! All processes must be on one machine: they go by its clock. The database is switched to a write-ahead log, for good.
+//! The active relay of a table locks the file `<database>.postbox-<table>.lock`, which stays there. SQLite tells nobody
+//! of a commit, so a relay looks for one every 10 ms, which costs next to nothing. A transaction that only reads, but for
+//! long, keeps the log from being emptied: it grows until that transaction ends.
+
+mod admin;
+mod claim;
+mod clock;
+mod dead;
+mod error;
+mod leader;
+mod link;
+pub mod migrate;
+mod patience;
+mod row;
+mod schema;
+mod statements;
+mod store;
+mod tx;
+
+use postbox_core::{Code, StoreError, StoreErrorKind};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
+use sqlx::{Sqlite, Transaction};
+
+pub use admin::SqliteAdmin;
+pub use error::classify;
+pub use store::{SqliteStore, SqliteStoreBuilder};
+pub use tx::SqlxSqlite;
+
+/// Parses a database URL, `sqlite:path` or `sqlite://path`, and chooses what keeps events safe: a write-ahead log,
+/// commits that survive a loss of power, foreign keys. A file that does not exist is not made, unless the URL ends in
+/// `?mode=rwc` or the options are told so with `create_if_missing`.
+///
+/// # Errors
+/// When the text is not the URL of a database file; a database in memory is none.
+pub fn connect_options(url: &str) -> Result<SqliteConnectOptions, StoreError> {
+    use std::str::FromStr as _;
+
+    let refused = |why: String| StoreError::new(Code::DatabaseUrl, StoreErrorKind::Refused, why);
+    let Some(path) = url.strip_prefix("sqlite:") else {
+        let scheme = url.split_once(':').map_or("none", |(scheme, _)| scheme);
+        let shown: String = scheme.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
+        return Err(refused(format!("the URL's scheme is {shown:?}, not sqlite:")));
+    };
+    let path = path.strip_prefix("//").unwrap_or(path);
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    if path == ":memory:" || query.contains("mode=memory") {
+        return Err(in_memory());
+    }
+    if path.is_empty() {
+        return Err(refused("the URL names no file: use sqlite:path/to/file.db".to_owned()));
+    }
+    let options = SqliteConnectOptions::from_str(url).map_err(|error| refused(error.to_string()))?;
+    Ok(options.journal_mode(SqliteJournalMode::Wal).synchronous(SqliteSynchronous::Full).foreign_keys(true))
+}
+
+fn in_memory() -> StoreError {
+    let message = "a database in memory is seen by nobody else, not even by a relay in the same process: use a file, \
+                   such as sqlite:outbox.db?mode=rwc";
+    StoreError::new(Code::DatabaseUrl, StoreErrorKind::Refused, message)
+}
+
+/// Begins a transaction that holds the write lock from the start, waiting for it at most 10 seconds in short random
+/// pauses, so that everybody gets their turn.
+///
+/// The pool's own `busy_timeout` comes first. Between processes that write all the time it is unfair: set it to zero
+/// there.
+///
+/// # Errors
+/// As the driver; error 5 if others did not let go of the lock in time.
+pub async fn begin(pool: &SqlitePool) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
+    let mut patience = patience::Patience::new();
+    loop {
+        match pool.begin_with("BEGIN IMMEDIATE").await {
+            Ok(tx) => return Ok(tx),
+            Err(error) => patience.pause(error).await?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::connect_options;
+
+    #[test]
+    fn urls_of_files_are_understood_and_others_refused_with_advice() {
+        for (url, file) in [
+            ("sqlite:a.db", "a.db"),
+            ("sqlite://a.db", "a.db"),
+            ("sqlite:///var/a.db?mode=rwc", "/var/a.db"),
+            ("sqlite:/var/a b.db", "/var/a b.db"),
+        ] {
+            assert_eq!(connect_options(url).unwrap().get_filename().to_str(), Some(file), "{url}");
+        }
+        for (url, advice) in [
+            ("sqlite::memory:", "use a file"),
+            ("sqlite://:memory:", "use a file"),
+            ("sqlite:a.db?mode=memory", "use a file"),
+            ("sqlite:", "names no file"),
+            ("sqlite://?mode=rwc", "names no file"),
+            ("mysql://a:secret@b/c", "\"mysql\""),
+            ("sqlite:a.db?colour=red", "colour"),
+        ] {
+            let error = connect_options(url).unwrap_err().to_string();
+            assert!(error.starts_with("OUTBOX_DB_URL") && error.contains(advice), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

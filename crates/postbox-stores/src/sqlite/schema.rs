@@ -1,0 +1,164 @@
+//! What a table looks like: read once from the catalogue before anything is done to it.
+
+use std::collections::BTreeMap;
+
+use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
+use sqlx::{Row as _, SqliteConnection};
+
+use super::error::classify;
+use crate::table::missing;
+
+/// The twelve standard columns with their types.
+const STANDARD: [(&str, &str); 12] = [
+    ("sequence", "INTEGER"),
+    ("id", "BLOB"),
+    ("tenant_id", "BLOB"),
+    ("topic", "TEXT"),
+    ("payload", "TEXT"),
+    ("event_id", "BLOB"),
+    ("created_at", "INTEGER"),
+    ("published_at", "INTEGER"),
+    ("attempts", "INTEGER"),
+    ("available_at", "INTEGER"),
+    ("locked_at", "INTEGER"),
+    ("last_error", "TEXT"),
+];
+
+/// The extension columns with their types.
+pub(super) const EXTENSION: [(&str, &str); 17] = [
+    ("aggregate_type", "TEXT"),
+    ("aggregate_id", "TEXT"),
+    ("headers", "TEXT"),
+    ("occurred_at", "INTEGER"),
+    ("schema_id", "TEXT"),
+    ("schema_version", "INTEGER"),
+    ("routing_key", "TEXT"),
+    ("metadata", "TEXT"),
+    ("traceparent", "TEXT"),
+    ("tracestate", "TEXT"),
+    ("locked_by", "TEXT"),
+    ("dead_at", "INTEGER"),
+    ("dlq_at", "INTEGER"),
+    ("payload_raw", "BLOB"),
+    ("content_type", "TEXT"),
+    ("attempts_log", "TEXT"),
+    ("sinks_done", "TEXT"),
+];
+
+/// A table as it is.
+#[derive(Debug, Clone)]
+pub(super) struct TableShape {
+    name: TableName,
+    columns: BTreeMap<String, String>,
+    /// Other tables hold anything in any column.
+    strict: bool,
+    /// Other sequences may be used again.
+    autoincrement: bool,
+}
+
+/// The table's name without a schema. Here a schema is a file: the main one, or others that a connection attaches,
+/// which a relay cannot know of.
+pub(super) fn in_main(table: &TableName) -> Result<TableName, StoreError> {
+    match table.schema() {
+        None => Ok(table.clone()),
+        Some("main") => table.table().parse().map_err(|error: postbox_core::TableNameError| {
+            StoreError::new(Code::TableNameInvalid, StoreErrorKind::Refused, error)
+        }),
+        Some(schema) => {
+            let message = format!("SQLite has no schema {schema:?}: name the table {}", table.table());
+            Err(StoreError::new(Code::TableNameInvalid, StoreErrorKind::Refused, message))
+        }
+    }
+}
+
+impl TableShape {
+    /// Reads the table's shape; none if it does not exist.
+    pub(super) async fn read(
+        connection: &mut SqliteConnection,
+        table: &TableName,
+    ) -> Result<Option<Self>, sqlx::Error> {
+        let found = sqlx::query(
+            "SELECT l.strict, upper(s.sql) LIKE '%AUTOINCREMENT%' FROM sqlite_schema s
+             JOIN pragma_table_list l ON l.schema = 'main' AND l.name = s.name
+             WHERE s.type = 'table' AND s.name = ?1",
+        )
+        .bind(table.table())
+        .fetch_optional(&mut *connection)
+        .await?;
+        let Some(found) = found else { return Ok(None) };
+        let columns = sqlx::query("SELECT name, upper(type) FROM pragma_table_info(?1)")
+            .bind(table.table())
+            .fetch_all(&mut *connection)
+            .await?;
+        let columns = columns.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+        Ok(Some(Self {
+            name: table.clone(),
+            columns: columns.collect::<Result<_, sqlx::Error>>()?,
+            strict: found.try_get(0)?,
+            autoincrement: found.try_get(1)?,
+        }))
+    }
+
+    /// Reads the shape of a table that must be there, whole.
+    pub(super) async fn expect(
+        connection: &mut SqliteConnection,
+        table: &TableName,
+    ) -> Result<(), StoreError> {
+        if let Some(shape) = Self::read(connection, table).await.map_err(classify)? {
+            shape.check()?;
+            let missing = shape.missing();
+            let system = sqlx::query_scalar::<_, i64>(
+                "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('postbox_relay', 'postbox_audit')",
+            );
+            let system = system.fetch_one(connection).await.map_err(classify)?;
+            if missing.is_empty() && system == 2 {
+                return Ok(());
+            }
+            let lacking =
+                if missing.is_empty() { "postbox_relay or postbox_audit".into() } else { missing.join(", ") };
+            let message = format!("{table} lacks {lacking}: run `postbox migrate up` on it");
+            return Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message));
+        }
+        let others = sqlx::query_scalar::<_, String>(
+            "SELECT s.name FROM sqlite_schema s JOIN pragma_table_info(s.name) c ON c.name = 'published_at'
+             WHERE s.type = 'table'",
+        );
+        Err(missing(table, others.fetch_all(connection).await.map_err(classify)?))
+    }
+
+    /// Whether the columns that are there have the right types, and the standard ones are all there.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        let mut problems = Vec::new();
+        for (column, wanted) in STANDARD {
+            match self.columns.get(column) {
+                None => problems.push(format!("{column} is missing")),
+                Some(actual) if actual != wanted => {
+                    problems.push(format!("{column} is {actual}, not {wanted}"));
+                }
+                Some(_) => {}
+            }
+        }
+        for (column, wanted) in EXTENSION {
+            if let Some(actual) = self.columns.get(column).filter(|actual| *actual != wanted) {
+                problems.push(format!("{column} is {actual}, not {wanted}"));
+            }
+        }
+        if !self.strict {
+            problems.push("the table is not STRICT".to_owned());
+        }
+        if !self.autoincrement {
+            problems.push("sequence is not INTEGER PRIMARY KEY AUTOINCREMENT".to_owned());
+        }
+        if problems.is_empty() {
+            return Ok(());
+        }
+        let message = format!("{}: {}", self.name, problems.join("; "));
+        Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
+    }
+
+    /// Extension columns that are not there.
+    pub(super) fn missing(&self) -> Vec<&'static str> {
+        let columns = EXTENSION.iter().map(|(column, _)| *column);
+        columns.filter(|column| !self.columns.contains_key(*column)).collect()
+    }
+}

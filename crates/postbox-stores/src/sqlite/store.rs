@@ -1,0 +1,271 @@
+//! ④ [`SqliteStore`]: what became of rows, and the relay's own life on this table; `claim.rs` is the other half.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
+use postbox_core::{StoreError, TableName};
+use serde_json::{Value, json};
+use sqlx::AssertSqlSafe;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use tokio::sync::{Mutex, OnceCell};
+use tokio::time::Instant;
+
+use super::claim::{ClaimState, data_version};
+use super::clock::{now, span};
+use super::error::classify;
+use super::link::Link;
+use super::row::sequence_of;
+use super::schema::{TableShape, in_main};
+use super::statements::Statements;
+
+/// How often a waiting relay looks whether anybody has committed anything. A look costs microseconds.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// An outbox table in SQLite, for one relay.
+///
+/// It holds two connections of its own: one that writes, and one that looks meanwhile.
+#[derive(Debug, Clone)]
+pub struct SqliteStore(pub(super) Arc<Inner>);
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    table: TableName,
+    pub(super) label: Arc<str>,
+    pub(super) reader: Link,
+    pub(super) writer: Link,
+    pub(super) single_active: bool,
+    /// This incarnation of the relay: never used again.
+    pub(super) holder: String,
+    pub(super) leader_ttl: Duration,
+    pub(super) opened: OnceCell<Opened>,
+    pub(super) state: Mutex<ClaimState>,
+    /// The version of the data that the last claim saw, as the reader counts it.
+    pub(super) seen: AtomicI64,
+}
+
+/// What is known of the table once it was looked at.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) statements: Statements,
+    /// The table's key in `postbox_relay`.
+    pub(super) key: String,
+    /// Locked by the active relay.
+    pub(super) lock_file: PathBuf,
+}
+
+/// Builds a [`SqliteStore`].
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct SqliteStoreBuilder {
+    options: SqliteConnectOptions,
+    table: TableName,
+    single_active: bool,
+    name: String,
+    leader_ttl: Duration,
+}
+
+impl SqliteStoreBuilder {
+    /// Whether only one relay works on the table at a time (the default).
+    pub fn single_active(mut self, single: bool) -> Self {
+        self.single_active = single;
+        self
+    }
+
+    /// The relay's name, for people: a host or pod name.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// After how long without a sign of life the active relay loses its place (15 s), if its process still exists. It
+    /// must be several times the relay's `poll_interval`, at which signs of life are given.
+    pub fn leader_ttl(mut self, ttl: Duration) -> Self {
+        self.leader_ttl = ttl;
+        self
+    }
+
+    /// Makes the store; nothing is opened yet.
+    pub fn build(self) -> SqliteStore {
+        let name: String = self.name.chars().filter(|c| !c.is_control()).take(64).collect();
+        SqliteStore(Arc::new(Inner {
+            label: self.table.to_string().into(),
+            table: self.table,
+            reader: Link::new(self.options.clone()),
+            writer: Link::new(self.options),
+            single_active: self.single_active,
+            holder: format!("{name}/{}", uuid::Uuid::now_v7().simple()),
+            leader_ttl: self.leader_ttl,
+            opened: OnceCell::new(),
+            state: Mutex::new(ClaimState::new()),
+            seen: AtomicI64::new(0),
+        }))
+    }
+}
+
+impl SqliteStore {
+    /// Starts to build a store with its own connections.
+    pub fn builder(options: SqliteConnectOptions, table: TableName) -> SqliteStoreBuilder {
+        let name = format!("pid-{}", std::process::id());
+        SqliteStoreBuilder { options, table, single_active: true, name, leader_ttl: Duration::from_secs(15) }
+    }
+
+    /// A store with the defaults, that opens the file that a pool does (but takes no connection from it).
+    pub fn new(pool: &SqlitePool, table: TableName) -> Self {
+        Self::builder((*pool.connect_options()).clone(), table).build()
+    }
+}
+
+impl Inner {
+    pub(super) async fn opened(&self) -> Result<&Opened, StoreError> {
+        self.opened.get_or_try_init(|| self.look()).await
+    }
+
+    /// Looks at the file and the table in it.
+    async fn look(&self) -> Result<Opened, StoreError> {
+        let table = in_main(&self.table)?;
+        let mut reader = self.reader.take().await?;
+        let lock_file = format!("{}.postbox-{table}.lock", reader.file().await?);
+        TableShape::expect(&mut reader.connection, &table).await?;
+        reader.keep();
+        self.writer.expect_writable().await?;
+        Ok(Opened {
+            statements: Statements::new(&table),
+            key: table.to_string(),
+            lock_file: lock_file.into(),
+        })
+    }
+
+    /// Runs a statement about leases, and answers which of them it did not find.
+    async fn fenced<'a>(
+        &self,
+        sql: &str,
+        document: String,
+        leases: impl Iterator<Item = &'a Lease>,
+    ) -> Result<Vec<&'a Lease>, StoreError> {
+        let mut writer = self.writer.begin().await?;
+        let found = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql))
+            .bind(now())
+            .bind(document)
+            .fetch_all(&mut writer.connection)
+            .await
+            .map_err(classify)?;
+        writer.commit().await?;
+        let found: HashSet<i64> = found.into_iter().collect();
+        Ok(leases.filter(|lease| !found.contains(&sequence_of(lease.row))).collect())
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        let opened = self.opened().await?;
+        let leases = settlements.iter().map(|settlement| &settlement.lease);
+        let all_delivered = settlements.iter().all(|s| s.verdict == Verdict::Delivered);
+        let lost = if all_delivered {
+            self.fenced(&opened.statements.settle_delivered, fence(leases.clone()), leases).await?
+        } else {
+            let document = settlements.iter().map(verdict).collect::<Value>().to_string();
+            self.fenced(&opened.statements.settle, document, leases).await?
+        };
+        Ok(Settled { lost: lost.iter().map(|lease| lease.row).collect(), ..Settled::default() })
+    }
+
+    async fn extend(&self, leases: &[Lease]) -> Result<Vec<Lease>, StoreError> {
+        let opened = self.opened().await?;
+        let lost = self.fenced(&opened.statements.extend, fence(leases.iter()), leases.iter()).await?;
+        Ok(lost.into_iter().cloned().collect())
+    }
+
+    /// Whether another connection has committed since the last claim looked.
+    async fn changed(&self) -> Result<bool, StoreError> {
+        let mut reader = self.reader.take().await?;
+        let version = data_version(&mut reader.connection).await?;
+        // Each connection counts for itself.
+        let changed = reader.fresh || version != self.seen.load(Ordering::Relaxed);
+        reader.keep();
+        Ok(changed)
+    }
+}
+
+/// Leases for SQL: `[sequence, token, attempts]` each.
+fn fence<'a>(leases: impl Iterator<Item = &'a Lease>) -> String {
+    let one = |lease: &Lease| json!([sequence_of(lease.row), &*lease.token, lease.attempts]);
+    leases.map(one).collect::<Value>().to_string()
+}
+
+/// A settlement for SQL.
+fn verdict(settlement: &Settlement) -> Value {
+    let (number, wait, error) = match &settlement.verdict {
+        Verdict::Delivered => (0, None, None),
+        Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),
+        Verdict::Release { after } => (2, *after, None),
+        Verdict::Dead { reason } => (3, None, Some(reason.as_str())),
+    };
+    let failure =
+        settlement.failure.as_ref().and_then(|failure| serde_json::to_value(failure).ok()).map(|line| {
+            let mut line = line;
+            line["at"] = OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default().into();
+            line.to_string()
+        });
+    let lease = &settlement.lease;
+    json!([
+        sequence_of(lease.row),
+        &*lease.token,
+        lease.attempts,
+        number,
+        wait.map(|wait| span(wait).min(MAX_WAIT)),
+        error,
+        failure
+    ])
+}
+
+/// A thousand years: added to a time, it is still one.
+const MAX_WAIT: i64 = 1000 * 366 * 86_400 * 1_000_000;
+
+impl Store for SqliteStore {
+    fn table(&self) -> &str {
+        &self.0.label
+    }
+
+    async fn open(&self) -> Result<(), StoreError> {
+        self.0.opened().await.map(|_| ())
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
+        self.0.claim(request).await
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>, _admit: usize) -> Result<Settled, StoreError> {
+        self.0.settle(&settlements).await
+    }
+
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+        self.0.extend(&leases).await
+    }
+
+    /// Looks for commits of others, in this process and in any other, a hundred times a second.
+    async fn wait(&self, at_most: Duration) {
+        let until = Instant::now() + at_most;
+        loop {
+            tokio::time::sleep_until(until.min(Instant::now() + LOOK)).await;
+            if Instant::now() >= until {
+                return;
+            }
+            match self.0.changed().await {
+                Ok(false) => {}
+                Ok(true) => return,
+                // For the next claim to tell, when its time has come.
+                Err(_) => return tokio::time::sleep_until(until).await,
+            }
+        }
+    }
+
+    async fn close(&self) {
+        self.0.resign().await;
+        self.0.reader.close().await;
+        self.0.writer.close().await;
+    }
+}

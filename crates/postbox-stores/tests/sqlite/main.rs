@@ -1,0 +1,12 @@
+//! The store suite and the hazards of SQLite, against real files.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+mod enqueue_sql;
+mod faults;
+mod migrations;
+mod processes;
+mod subject;
+
+use subject::Table;
+
+postbox_testkit::store_suite!(sqlite, Table::new());

@@ -1,0 +1,160 @@
+//! A table in a SQLite file as the subject of the store suite.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use postbox_core::{EventId, Outbox, Receipt, Record, TableName};
+use postbox_stores::sqlite::{SqliteAdmin, SqliteStore, begin, connect_options, migrate};
+use postbox_testkit::suite::{Features, OpenTransaction, RowState, Subject};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
+use sqlx::{Row as _, Sqlite, Transaction};
+use tempfile::TempDir;
+
+/// A file of its own with one outbox table.
+pub(crate) struct Table {
+    pub(crate) folder: TempDir,
+    pub(crate) name: TableName,
+    pub(crate) options: SqliteConnectOptions,
+    pub(crate) pool: SqlitePool,
+}
+
+/// How everybody opens the file of a test.
+pub(crate) fn options(file: &Path) -> SqliteConnectOptions {
+    connect_options(&format!("sqlite:{}?mode=rwc", file.display())).unwrap()
+}
+
+impl Table {
+    pub(crate) async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = options(&folder.path().join("test.db"));
+        let pool = SqlitePoolOptions::new().max_connections(4).connect_lazy_with(options.clone());
+        let name: TableName = "org_outbox".parse().unwrap();
+        migrate::up(&mut pool.acquire().await.unwrap(), &name, |_| {}).await.unwrap();
+        Self { folder, name, options, pool }
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.folder.path().join("test.db")
+    }
+
+    pub(crate) fn outbox(&self) -> Outbox {
+        Outbox::new(self.name.clone())
+    }
+
+    /// Runs statements as anybody could.
+    pub(crate) async fn sql(&self, sql: &str) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned())).execute(&self.pool).await.map(|_| ())
+    }
+
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
+        sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned())).fetch_one(&self.pool).await.unwrap()
+    }
+
+    async fn change(&self, sql: &'static str, event: EventId, by: i64) {
+        let change = sqlx::query(sql).bind(event.0).bind(by).execute(&self.pool);
+        assert_eq!(change.await.unwrap().rows_affected(), 1);
+    }
+}
+
+pub(crate) struct Open {
+    tx: Transaction<'static, Sqlite>,
+    receipts: Vec<Receipt>,
+}
+
+impl OpenTransaction for Open {
+    fn receipts(&self) -> &[Receipt] {
+        &self.receipts
+    }
+
+    async fn commit(self) {
+        self.tx.commit().await.unwrap();
+    }
+
+    async fn roll_back(self) {
+        self.tx.rollback().await.unwrap();
+    }
+}
+
+impl Subject for Table {
+    type Store = SqliteStore;
+    type Admin = SqliteAdmin;
+    type Open = Open;
+
+    fn features(&self) -> Features {
+        Features { full: true }
+    }
+
+    fn writers_overlap(&self) -> bool {
+        false
+    }
+
+    fn store(&self, single_active: bool) -> SqliteStore {
+        SqliteStore::builder(self.options.clone(), self.name.clone()).single_active(single_active).build()
+    }
+
+    fn admin(&self) -> SqliteAdmin {
+        SqliteAdmin::connect(self.options.clone(), self.name.clone())
+    }
+
+    async fn begin(&self, records: Vec<Record>) -> Open {
+        let mut tx = begin(&self.pool).await.unwrap();
+        let receipts = self.outbox().enqueue_all(&mut tx, records).await.unwrap();
+        Open { tx, receipts }
+    }
+
+    async fn row(&self, event: EventId) -> Option<RowState> {
+        // There are no row versions here: the whole row has to do.
+        let sql = "SELECT published_at IS NOT NULL, dead_at IS NOT NULL, locked_at IS NOT NULL, attempts, available_at <= ?2,
+                    last_error, coalesce(json_array_length(attempts_log), 0),
+                    json_array(hex(id), sequence, created_at, published_at, attempts, available_at, locked_at, last_error,
+                        locked_by, dead_at, attempts_log, payload)
+             FROM org_outbox WHERE event_id = ?1";
+        let now = i64::try_from(time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000).unwrap();
+        let row = sqlx::query(sql).bind(event.0).bind(now).fetch_optional(&self.pool).await.unwrap()?;
+        Some(RowState {
+            published: row.get(0),
+            dead: row.get(1),
+            locked: row.get(2),
+            attempts: row.get(3),
+            due: row.get(4),
+            last_error: row.get(5),
+            log_lines: usize::try_from(row.get::<i64, _>(6)).unwrap(),
+            version: row.get(7),
+        })
+    }
+
+    async fn rows(&self) -> usize {
+        usize::try_from(self.number("SELECT count(*) FROM org_outbox").await).unwrap()
+    }
+
+    async fn expire_lease(&self, event: EventId) {
+        let sql = "UPDATE org_outbox SET locked_at = locked_at - ?2 WHERE event_id = ?1";
+        self.change(sql, event, 3_600_000_000).await;
+    }
+
+    async fn make_older(&self, event: EventId, by: Duration) {
+        let sql = "UPDATE org_outbox SET created_at = created_at - ?2, available_at = available_at - ?2,
+                       published_at = published_at - ?2, dead_at = dead_at - ?2 WHERE event_id = ?1";
+        self.change(sql, event, i64::try_from(by.as_micros()).unwrap()).await;
+    }
+
+    async fn spoil(&self, event: EventId) {
+        self.change("UPDATE org_outbox SET headers = '[1, 2]' WHERE event_id = ?1 AND ?2 = 0", event, 0)
+            .await;
+    }
+
+    async fn set_attempts(&self, event: EventId, attempts: i32) {
+        let sql = "UPDATE org_outbox SET attempts = ?2 WHERE event_id = ?1";
+        self.change(sql, event, i64::from(attempts)).await;
+    }
+
+    async fn pause(&self, paused: bool) {
+        let admin = self.admin();
+        let changed = if paused { admin.pause("tester", "test").await } else { admin.resume("tester").await };
+        assert!(changed.unwrap());
+    }
+
+    async fn audit_lines(&self) -> usize {
+        usize::try_from(self.number("SELECT count(*) FROM postbox_audit").await).unwrap()
+    }
+}
