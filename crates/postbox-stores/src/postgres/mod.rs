@@ -4,9 +4,11 @@
 //! enqueue takes a `&mut sqlx::Transaction<'_, Postgres>`.
 
 mod admin;
+mod browse;
 mod claim;
 mod cursor;
 mod dead;
+mod diagnose;
 mod error;
 mod leader;
 mod link;
