@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postbox_core::cleaner::SweepRequest;
 use postbox_core::telemetry::Telemetry;
 use postbox_core::{
     Cleaner, Code, Pattern, Relay, RelayHealth, Settings, StoreError, StoreErrorKind, TableName,
@@ -62,6 +63,16 @@ impl Database {
         format!("{}/{}", options.get_host(), options.get_database().unwrap_or(options.get_username()))
     }
 
+    /// The database's name, and whether it is on this machine: by a socket, or the loopback.
+    pub(crate) fn name(&self) -> (&str, bool) {
+        let options = &self.options;
+        let host = options.get_host().trim_matches(['[', ']']);
+        let loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+        let local =
+            options.get_socket().is_some() || host.starts_with('/') || host == "localhost" || loopback;
+        (options.get_database().unwrap_or(options.get_username()), local)
+    }
+
     /// One connection, past a pooler where there is a way. A command that cannot get one says so at once; a pool
     /// would try in silence until its limit and then blame itself.
     pub(crate) async fn connect(&self) -> Result<PgConnection, Failure> {
@@ -87,6 +98,22 @@ impl Database {
     pub(crate) fn admin(&self, table: &TableName, config: &Config) -> PgAdmin {
         let options = self.options.clone().disable_statement_logging();
         PgAdmin::connect(options, table.clone()).max_attempts(max_attempts(config))
+    }
+}
+
+/// Past a pooler, where there is a way: for whoever looks at the way itself.
+pub(crate) fn direct_admin(database: &Database, table: &TableName, config: &Config) -> PgAdmin {
+    let options = database.direct.as_ref().unwrap_or(&database.options).clone().disable_statement_logging();
+    PgAdmin::connect(options, table.clone()).max_attempts(max_attempts(config))
+}
+
+/// What a sweep of the configuration deletes.
+pub(crate) fn sweep(config: &Config) -> SweepRequest {
+    SweepRequest {
+        retention: config.cleaner.retention,
+        dead_retention: config.cleaner.dead_retention,
+        batch: 500,
+        max_attempts: max_attempts(config),
     }
 }
 
