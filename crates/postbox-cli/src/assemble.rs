@@ -66,11 +66,7 @@ impl Database {
     /// The database's name, and whether it is on this machine: by a socket, or the loopback.
     pub(crate) fn name(&self) -> (&str, bool) {
         let options = &self.options;
-        let host = options.get_host().trim_matches(['[', ']']);
-        let loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-        let local =
-            options.get_socket().is_some() || host.starts_with('/') || host == "localhost" || loopback;
-        (options.get_database().unwrap_or(options.get_username()), local)
+        (options.get_database().unwrap_or(options.get_username()), is_local(options))
     }
 
     /// One connection, past a pooler where there is a way. A command that cannot get one says so at once; a pool
@@ -99,6 +95,12 @@ impl Database {
         let options = self.options.clone().disable_statement_logging();
         PgAdmin::connect(options, table.clone()).max_attempts(max_attempts(config))
     }
+}
+
+fn is_local(options: &PgConnectOptions) -> bool {
+    let host = options.get_host().trim_matches(['[', ']']);
+    let loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    options.get_socket().is_some() || host.starts_with('/') || host == "localhost" || loopback
 }
 
 /// Past a pooler, where there is a way: for whoever looks at the way itself.
@@ -297,4 +299,30 @@ pub(crate) fn operator() -> String {
     let user = user.filter(|user| !user.trim().is_empty()).unwrap_or_else(|| "unknown".to_owned());
     let name = format!("{user}@{}", host());
     name.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{connect_options, is_local};
+
+    #[test]
+    fn only_this_machine_is_local() {
+        let local = |url: &str| is_local(&connect_options(url).unwrap());
+        for url in [
+            "postgres://127.0.0.1/a",
+            "postgres://localhost/a",
+            "postgres://[::1]/a",
+            "postgres:///a?host=/run/pg",
+        ] {
+            assert!(local(url), "{url}");
+        }
+        for url in [
+            "postgres://db-1/a",
+            "postgres://10.0.0.1/a",
+            "postgres://localhost.example.org/a",
+            "postgres://a@[fe80::1]/a",
+        ] {
+            assert!(!local(url), "{url}");
+        }
+    }
 }

@@ -201,7 +201,7 @@ impl Chosen {
         .into_iter()
         .flatten()
         .collect();
-        if parts.is_empty() { "all of them".to_owned() } else { parts.join(" and ") }
+        if parts.is_empty() { "whatever it died of".to_owned() } else { parts.join(" and ") }
     }
 
     /// That nothing matches is an error only where events were named.
@@ -253,7 +253,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
             String::new()
         };
         let meaning = format!(
-            "UPDATE {table} SET attempts = 0, available_at = now(), dead_at = NULL, last_error = NULL, … WHERE dead and {}{first}",
+            "UPDATE {table} SET attempts = 0, available_at = now(), dead_at = NULL, last_error = NULL, … WHERE dead, {}{first}",
             chosen.describe()
         );
         let change = Change { verb: "replay", meaning, rows, table: &table, database: &database };
@@ -316,7 +316,7 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
         if rows == 0 {
             return chosen.nothing(call, &table, "discarded");
         }
-        let meaning = format!("DELETE FROM {table} WHERE dead and {}: for good", chosen.describe());
+        let meaning = format!("DELETE FROM {table} WHERE dead, {}: for good", chosen.describe());
         let change = Change { verb: "discard", meaning, rows, table: &table, database: &database };
         if !change.confirmed(call.on("yes"), call.json)? {
             return unchanged(call);

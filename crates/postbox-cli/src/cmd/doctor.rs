@@ -179,7 +179,8 @@ fn line(table: &str, finding: &Finding) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, Level, TableCounts, TableRelay, work};
+    use super::Level::{Doubtful, Good, Wrong};
+    use super::{Duration, TableCounts, TableRelay, work};
 
     #[test]
     fn nobody_who_relays_is_only_wrong_where_something_waits() {
@@ -190,7 +191,6 @@ mod tests {
             let found = work(&table, &counts, &TableRelay::default(), led);
             found.iter().map(|finding| (finding.check, finding.level)).collect::<Vec<_>>()
         };
-        use Level::{Doubtful, Good, Wrong};
         assert_eq!(levels(0, 0, true), [("relay", Good), ("lag", Good), ("dead", Good)]);
         assert_eq!(levels(1, 11, true), [("relay", Wrong), ("lag", Doubtful), ("dead", Good)]);
         assert_eq!(levels(1, 301, false), [("lag", Wrong), ("dead", Good)]);

@@ -119,7 +119,7 @@ pub(crate) fn show_if(
     block_on(within_patience(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
-        for id in ids {
+        for (at, id) in ids.into_iter().enumerate() {
             let event = find(&store, &table, id, call.on("payload")).await?;
             let status = event.summary.status;
             if !wanted(status) {
@@ -127,7 +127,12 @@ pub(crate) fn show_if(
                 let next = format!("postbox events show --table {table} {id}");
                 return Err(Problem::new(Code::EventMissing, message).next(next).into());
             }
-            if call.json { say_as_json(&event)? } else { say(&describe(&event))? }
+            if call.json {
+                // One line for each.
+                say_as_json(&event)?;
+            } else {
+                say(&format!("{}{}", if at > 0 { "\n" } else { "" }, describe(&event)))?;
+            }
         }
         Ok(Exit::Done)
     }))

@@ -20,7 +20,7 @@ use crate::report::{Exit, Failure, Problem, say, say_as_json};
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How many of the latest events are looked at; more than a relay delivers between two looks.
-const LATEST: u32 = 5_000;
+const LATEST: u32 = 2_000;
 
 /// Follows the events of a table until Ctrl-C, or for as long as `--for` says.
 pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {

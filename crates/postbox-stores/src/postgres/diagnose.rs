@@ -157,7 +157,7 @@ async fn drift(connection: &mut PgConnection, table: &TableName, migrate: &str) 
         Err(error) => return vec![failed("schema", &error)],
     };
     if steps.is_empty() {
-        return vec![Finding::good("schema", "as this version wants it")];
+        return vec![Finding::good("schema", "the schema is as this version wants it")];
     }
     let finding = |step: &super::migrate::Step| {
         let what = format!("schema differs: {}", step.what);
@@ -170,18 +170,20 @@ async fn drift(connection: &mut PgConnection, table: &TableName, migrate: &str) 
     steps.iter().map(finding).collect()
 }
 
-/// Whoever holds an old snapshot keeps dead row versions alive, and every claim has to read past them (hazard 15).
+/// Whoever holds an old snapshot in this database keeps dead row versions alive, and every claim has to read past them
+/// (hazard 15).
 async fn long_transactions(pool: &PgPool, limit: Duration) -> Result<Vec<Finding>, StoreError> {
     let rows = sqlx::query(
         "SELECT 'pid ' || pid, extract(epoch FROM clock_timestamp() - xact_start)::float8,
                 concat_ws(', ', usename, nullif(application_name, ''), state), format('SELECT pg_terminate_backend(%s)', pid)
          FROM pg_stat_activity
          WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()
+           AND datname = current_database()
            AND backend_type = 'client backend' AND xact_start < clock_timestamp() - make_interval(secs => $1)
          UNION ALL
          SELECT 'prepared transaction ' || gid, extract(epoch FROM clock_timestamp() - prepared)::float8, owner::text,
                 format('ROLLBACK PREPARED %L', gid)
-         FROM pg_prepared_xacts WHERE prepared < clock_timestamp() - make_interval(secs => $1)
+         FROM pg_prepared_xacts WHERE database = current_database() AND prepared < clock_timestamp() - make_interval(secs => $1)
          ORDER BY 2 DESC LIMIT 5",
     )
     .bind(limit.as_secs_f64())
