@@ -153,7 +153,7 @@ impl Status {
             ("blocked", counts.blocked),
         ] {
             if number > 0 {
-                parts.push(format!("{name} {}", thousands(number)));
+                parts.push(format!("{name} {about}{}", thousands(number)));
             }
         }
         if relay.paused_at.is_some() {

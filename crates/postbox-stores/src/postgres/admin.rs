@@ -193,17 +193,18 @@ impl Inspect for PgAdmin {
         let number = |place| -> Result<u64, StoreError> {
             Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))
         };
-        let estimated: bool = row.try_get(5).map_err(classify)?;
-        let pending = number(0)?;
+        let many: bool = row.try_get(5).map_err(classify)?;
+        let (pending, dead) = (number(0)?, number(3)?);
         let age: f64 = row.try_get(4).map_err(classify)?;
         Ok(TableCounts {
-            pending: if estimated { pending.max(number(6)?) } else { pending },
+            pending: if many { pending.max(number(6)?) } else { pending },
             locked: number(1)?,
             scheduled: number(2)?,
-            dead: number(3)?,
+            dead,
             blocked: 0,
             oldest_pending_age: Duration::try_from_secs_f64(age).unwrap_or_default(),
-            estimated,
+            // Dead events that were not counted to the end are no exact number either.
+            estimated: many || dead >= BOUND.unsigned_abs(),
         })
     }
 
