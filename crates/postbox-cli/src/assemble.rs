@@ -93,7 +93,9 @@ impl Database {
     /// What operators do with a table; connects when it is first used.
     pub(crate) fn admin(&self, table: &TableName, config: &Config) -> PgAdmin {
         let options = self.options.clone().disable_statement_logging();
-        PgAdmin::connect(options, table.clone()).max_attempts(max_attempts(config))
+        PgAdmin::connect(options, table.clone())
+            .max_attempts(max_attempts(config))
+            .lock_ttl(config.relay.lock_ttl)
     }
 }
 
@@ -106,7 +108,9 @@ fn is_local(options: &PgConnectOptions) -> bool {
 /// Past a pooler, where there is a way: for whoever looks at the way itself.
 pub(crate) fn direct_admin(database: &Database, table: &TableName, config: &Config) -> PgAdmin {
     let options = database.direct.as_ref().unwrap_or(&database.options).clone().disable_statement_logging();
-    PgAdmin::connect(options, table.clone()).max_attempts(max_attempts(config))
+    PgAdmin::connect(options, table.clone())
+        .max_attempts(max_attempts(config))
+        .lock_ttl(config.relay.lock_ttl)
 }
 
 /// What a sweep of the configuration deletes.

@@ -374,6 +374,15 @@ fn a_bare_table_can_be_looked_after() {
     let statuses: Vec<&str> =
         page["events"].as_array().unwrap().iter().map(|event| event["status"].as_str().unwrap()).collect();
     assert_eq!(statuses, ["PUBLISHING", "SENT", "DEAD", "NEW"], "{page}");
+    // A time that no client can hold hides nobody else.
+    place.db.psql(&format!(
+        "UPDATE {TABLE} SET available_at = 'infinity', created_at = '-infinity' WHERE sequence = 1"
+    ));
+    assert_eq!(
+        place.json(&["events", "list", "--oldest", "--table", TABLE])["events"].as_array().unwrap().len(),
+        4
+    );
+    place.db.psql(&format!("UPDATE {TABLE} SET available_at = now(), created_at = now() WHERE sequence = 1"));
     let done = place.run(&["doctor", "--table", TABLE]);
     assert!(done.stdout.contains("! bare table: no pause, no dead_at"), "{done:?}");
     let dead = page["events"][2]["event_id"].as_str().unwrap();

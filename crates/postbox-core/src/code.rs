@@ -92,8 +92,8 @@ codes! {
         "Another relay works on this table with a different claim strategy.",
         "Give all relays of a table the same `claim` setting, or stop the other relay first.";
     PoolerUnsupported = "OUTBOX_POOLER_UNSUPPORTED",
-        "The connection goes through a transaction pooler, where a session lock means nothing.",
-        "Set OUTBOX_DIRECT_URL to the database itself, migrate the table, or set single_active = false.";
+        "The connection goes through a transaction pooler, where sessions, and with them the relay's lock, mean nothing.",
+        "Set OUTBOX_DIRECT_URL to the address of the database itself.";
     Exhausted = "OUTBOX_EXHAUSTED",
         "The event used up its attempts without an answer: its process died each time, or the limit was lowered.",
         "Find out what its handler did to the process, then replay the event.";

@@ -52,8 +52,6 @@ impl Finding {
 pub struct Examination {
     /// Transactions that are open for longer than this are named.
     pub long_transaction: Duration,
-    /// Whether one relay is to work on the table at a time.
-    pub single_active: bool,
 }
 
 /// Looks at everything between the program and a table that can be wrong. What cannot be looked at is a finding too,

@@ -132,14 +132,26 @@ fn scrub(text: &str, payload: &Payload) -> String {
             };
         }
     };
-    let mut out = text.replace(json, HIDDEN);
-    for value in leaves(json) {
-        if out.contains(&value) {
-            out = out.replace(&value, HIDDEN);
+    // Marked first and replaced once: the word for what is hidden may itself be a value of the payload.
+    let mut hidden = vec![false; text.len()];
+    for value in std::iter::once(json.to_owned()).chain(leaves(json)) {
+        for (at, _) in text.match_indices(&value) {
+            hidden[at..at + value.len()].fill(true);
+        }
+    }
+    let mut out = String::with_capacity(text.len());
+    for (at, c) in text.char_indices() {
+        if !hidden[at] {
+            out.push(c);
+        } else if at == 0 || !hidden[at - 1] {
+            out.push_str(HIDDEN);
         }
     }
     out
 }
+
+/// An error does not quote thousands of values; looking for them all would take longer than the dispatch.
+const MOST_LEAVES: usize = 2000;
 
 /// String values (unescaped) and numbers of a JSON text, the longest first, so that no part of one is left over.
 fn leaves(json: &str) -> Vec<String> {
@@ -169,7 +181,9 @@ fn leaves(json: &str) -> Vec<String> {
         }
     }
     found.retain(|value| value.len() >= SHORTEST_SECRET);
-    found.sort_by_key(|value| std::cmp::Reverse(value.len()));
+    found.sort_unstable_by(|a, b| (b.len(), b).cmp(&(a.len(), a)));
+    found.dedup();
+    found.truncate(MOST_LEAVES);
     found
 }
 

@@ -61,6 +61,8 @@ pub struct ClaimRequest {
     pub lock_ttl: Duration,
     /// Rows that have used up so many attempts are buried instead.
     pub max_attempts: i32,
+    /// How often the relay asks at least, as long as it lives.
+    pub poll_interval: Duration,
     /// Topics to leave out: their sink is down or busy.
     pub exclude: Arc<[Topic]>,
 }
@@ -85,6 +87,8 @@ pub struct Claim {
     pub rows: Vec<Claimed>,
     /// Leased rows that cannot be read as events.
     pub undecodable: Vec<Undecodable>,
+    /// Leased rows that turned out to be more than `max_bytes` allows: they go back uncharged.
+    pub returned: Vec<Lease>,
     /// Rows that had used up their attempts and are dead now.
     pub buried: Vec<Buried>,
     /// Whether there may be more: claim again at once.
@@ -206,6 +210,8 @@ pub struct Failure {
 pub struct Settled {
     /// Rows that were no longer this relay's.
     pub lost: Vec<Uuid>,
+    /// Rows that somebody else has locked at the moment: to be settled again.
+    pub busy: Vec<Uuid>,
     /// The next rows, where the store hands them over with the settle.
     pub next: Option<Claim>,
 }

@@ -27,7 +27,6 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
     let database = Database::of(&call.config)?;
     let examination = Examination {
         long_transaction: given::duration(call, "max-transaction")?.unwrap_or(LONG_TRANSACTION),
-        single_active: call.config.relay.single_active,
     };
     block_on(async {
         let mut reports = vec![(None, settings(&call.config))];
@@ -39,7 +38,9 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
                 reports[0].1.push(Finding::good("connection", place));
                 for table in tables {
                     let store = assemble::direct_admin(&database, &table, &call.config);
-                    let findings = within_patience(async { Ok(examine(&store, &table, examination).await) });
+                    let findings = within_patience(async {
+                        Ok(examine(&store, &table, examination, call.config.relay.single_active).await)
+                    });
                     let findings = findings.await.unwrap_or_else(|failure| vec![unreachable(&failure)]);
                     reports.push((Some(table), findings));
                 }
@@ -75,6 +76,7 @@ async fn examine(
     store: &(impl Diagnose + Inspect),
     table: &TableName,
     examination: Examination,
+    single_active: bool,
 ) -> Vec<Finding> {
     let mut findings = store.diagnose(examination).await;
     // Without a table there is nothing to count.
@@ -86,7 +88,7 @@ async fn examine(
         Ok((counts, relay)) => {
             let bare =
                 findings.iter().any(|finding| finding.check == "layout" && finding.level != Level::Good);
-            findings.extend(work(table, &counts, &relay, examination.single_active && !bare));
+            findings.extend(work(table, &counts, &relay, single_active && !bare));
         }
         Err(error) => findings.push(Finding::wrong("counts", error.message(), error.code().next_step())),
     }

@@ -67,6 +67,13 @@ impl Circuit {
         }
     }
 
+    /// There was nothing to probe with: looks again soon, which says nothing about the destination.
+    pub(super) fn in_vain(&mut self, again: Instant) {
+        if let State::Open { probe_at, .. } = &mut self.state {
+            *probe_at = again;
+        }
+    }
+
     /// Something got through, or was refused by a destination that lives. Answers whether it was open before.
     pub(crate) fn worked(&mut self) -> bool {
         let was_open = self.is_open();

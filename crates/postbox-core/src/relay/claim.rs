@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::lane::{Item, Lane};
-use super::run::{Engine, SUSPECTS_TURN};
+use super::run::{Asked, Engine, SUSPECTS_TURN};
 use super::settle::Outcome;
 use crate::code::Code;
 use crate::failpoint;
@@ -18,55 +18,71 @@ impl<S: Store> Engine<S> {
         if self.claiming.is_some() {
             return;
         }
-        let Some((mode, limit)) = self.what_to_claim(now) else { return };
-        let request = self.request(mode, limit);
+        let Some(wanted) = self.what_to_claim(now) else { return };
+        let request = match &wanted {
+            Asked::Nothing => self.request(ClaimMode::Waiting, 0),
+            Asked::Rows(mode) => self.request(mode.clone(), self.limit(mode)),
+        };
         self.next_beat = now + self.settings.poll_interval;
         let store = self.store.clone();
         self.claiming = Some(tokio::spawn(async move {
             failpoint::hit("claim.before", store.table()).await;
             let asked = Instant::now();
-            let mode = request.mode.clone();
             let answer = store.claim(request).await;
             failpoint::hit("claim.after", store.table()).await;
-            (asked, mode, answer)
+            (asked, wanted, answer)
         }));
     }
 
-    pub(super) fn what_to_claim(&mut self, now: Instant) -> Option<(ClaimMode, usize)> {
-        let beat = (now >= self.next_beat && now >= self.next_claim).then_some((ClaimMode::Waiting, 0));
+    pub(super) fn limit(&self, mode: &ClaimMode) -> usize {
+        match mode {
+            ClaimMode::Waiting => self.room().min(self.settings.batch_size),
+            ClaimMode::Suspect | ClaimMode::Probe(_) => 1,
+        }
+    }
+
+    pub(super) fn what_to_claim(&mut self, now: Instant) -> Option<Asked> {
+        let beat = (now >= self.next_beat && now >= self.next_claim).then_some(Asked::Nothing);
         if self.failures > 0 && now < self.next_claim {
             return None;
         }
         if self.suspects_turn(now) {
-            let alone = self.held.is_empty() && self.outcomes.is_empty();
-            return if alone { Some((ClaimMode::Suspect, 1)) } else { beat };
+            if self.held.is_empty() && self.outcomes.is_empty() {
+                self.suspects.turn_since.get_or_insert(now);
+                return Some(Asked::Rows(ClaimMode::Suspect));
+            }
+            return beat;
         }
-        if let Some(lane) = self.lanes.iter().find(|lane| lane.wants_probe(now)) {
-            return Some((ClaimMode::Probe(lane.topics().cloned().collect()), 1));
+        if let Some(number) = self.lanes.iter().position(|lane| lane.wants_probe(now)) {
+            self.probing = Some(number);
+            return Some(Asked::Rows(ClaimMode::Probe(self.lanes[number].topics().cloned().collect())));
         }
         if now < self.next_claim {
             return None;
         }
-        let room = self.room();
-        if room >= self.settings.batch_size.min(self.lane_capacity())
-            && self.lanes.iter().any(|lane| !self.blocked(lane))
-        {
-            return Some((ClaimMode::Waiting, room.min(self.settings.batch_size)));
+        let room_for_a_batch = self.room() >= self.settings.batch_size.min(self.lane_capacity());
+        if room_for_a_batch && self.lanes.iter().any(|lane| !self.blocked(lane)) {
+            return Some(Asked::Rows(ClaimMode::Waiting));
         }
         beat
     }
 
-    /// Whether suspects have the relay for themselves now.
+    /// Whether suspects have the relay for themselves now. What only waits in a queue goes back for it, so that nobody
+    /// is held up for longer than what runs, and then the suspect, may take.
     pub(super) fn suspects_turn(&mut self, now: Instant) -> bool {
-        if !self.suspects.waiting || now < self.suspects.not_before || self.standing != Standing::Active {
-            self.suspects.turn_since = None;
+        let due =
+            self.suspects.waiting && now >= self.suspects.not_before && self.standing == Standing::Active;
+        let over = self.suspects.turn_since.filter(|since| now.duration_since(*since) > SUSPECTS_TURN);
+        if let Some(since) = over.filter(|_| due && self.held.is_empty()) {
+            self.suspects.not_before = now + now.duration_since(since);
+        }
+        if !due || now < self.suspects.not_before {
+            (self.suspects.turn, self.suspects.turn_since) = (false, None);
             return false;
         }
-        let since = *self.suspects.turn_since.get_or_insert(now);
-        if self.held.is_empty() && now.duration_since(since) > SUSPECTS_TURN && since != now {
-            self.suspects.not_before = now + now.duration_since(since);
-            self.suspects.turn_since = None;
-            return false;
+        if !self.suspects.turn {
+            self.suspects.turn = true;
+            self.release_queued();
         }
         true
     }
@@ -93,9 +109,15 @@ impl<S: Store> Engine<S> {
         let held_bytes: usize = self.lanes.iter().map(|lane| lane.held_bytes).sum();
         let exclude: Vec<Topic> = match mode {
             ClaimMode::Probe(_) => Vec::new(),
-            ClaimMode::Waiting | ClaimMode::Suspect => {
+            ClaimMode::Waiting => {
                 let blocked = self.lanes.iter().filter(|lane| self.blocked(lane));
                 blocked.flat_map(|lane| lane.topics().cloned()).collect()
+            }
+            // If only suspects wait for a sink that is down, one of them is its probe.
+            ClaimMode::Suspect => {
+                let now = Instant::now();
+                let down = self.lanes.iter().filter(|lane| lane.circuit.is_open() && !lane.wants_probe(now));
+                down.flat_map(|lane| lane.topics().cloned()).collect()
             }
         };
         ClaimRequest {
@@ -103,13 +125,15 @@ impl<S: Store> Engine<S> {
             limit,
             max_bytes: self.settings.max_in_flight_bytes.saturating_sub(held_bytes),
             lock_ttl: self.settings.lock_ttl,
+            poll_interval: self.settings.poll_interval,
             max_attempts: self.settings.max_attempts,
             exclude: exclude.into(),
         }
     }
 
-    pub(super) fn claimed(&mut self, asked: Instant, mode: &ClaimMode, answer: Result<Claim, StoreError>) {
+    pub(super) fn claimed(&mut self, asked: Instant, wanted: &Asked, answer: Result<Claim, StoreError>) {
         let now = Instant::now();
+        let probed = self.probing.take();
         match answer {
             Ok(claim) => {
                 if self.failures > 0 {
@@ -117,34 +141,46 @@ impl<S: Store> Engine<S> {
                     self.failures = 0;
                     self.health.update(|health| health.error = None);
                 }
-                match mode {
-                    ClaimMode::Suspect => {
-                        self.suspects.waiting =
-                            !claim.rows.is_empty() || claim.suspects || !claim.undecodable.is_empty();
-                    }
-                    ClaimMode::Waiting => {
-                        self.suspects.waiting |= claim.suspects;
-                        self.next_claim = if claim.more { now } else { now + self.settings.poll_interval };
-                    }
-                    ClaimMode::Probe(_) => {
-                        if claim.rows.is_empty() {
-                            // Nothing of that sink waits: the next of its events is the probe.
-                            self.next_beat = now + self.settings.poll_interval;
-                            self.lanes.iter_mut().filter(|lane| lane.wants_probe(now)).for_each(|lane| {
-                                lane.circuit.failed(now);
-                            });
+                let empty = claim.rows.is_empty() && claim.undecodable.is_empty();
+                let soon = now + self.settings.poll_interval;
+                match wanted {
+                    Asked::Rows(ClaimMode::Suspect) => {
+                        self.suspects.waiting = !empty || claim.suspects || !claim.buried.is_empty();
+                        for lane in self.lanes.iter_mut().filter(|lane| empty && lane.wants_probe(now)) {
+                            lane.circuit.in_vain(soon);
                         }
                     }
+                    Asked::Rows(ClaimMode::Waiting) => {
+                        self.suspects.waiting |= claim.suspects;
+                        self.next_claim = if claim.more { now } else { soon };
+                    }
+                    Asked::Rows(ClaimMode::Probe(_)) => {
+                        self.suspects.waiting |= claim.suspects;
+                        let lane = probed.and_then(|number| self.lanes.get_mut(number));
+                        if let Some(lane) = lane.filter(|_| empty && !claim.suspects) {
+                            lane.nothing_waits = true;
+                            lane.circuit.in_vain(soon);
+                        }
+                    }
+                    Asked::Nothing => {}
                 }
                 self.stand(claim.standing);
-                self.accept(asked, mode, claim);
+                if let Asked::Rows(mode) = wanted {
+                    self.accept(asked, mode, claim);
+                }
             }
             Err(error) => {
                 self.failures += 1;
                 let waits = Backoff::exponential(Duration::from_millis(100), Duration::from_secs(5));
                 self.next_claim = now + waits.after(self.failures);
                 tracing::error!(table = self.store.table(), %error, failures = self.failures, "claim failed, trying again");
-                self.health.update(|health| health.error = Some(error.to_string()));
+                // Who leads is not known without an answer; it is certainly not for this relay to say.
+                self.standing = Standing::Standby;
+                self.telemetry.leader(false);
+                self.health.update(|health| {
+                    health.standing = Standing::Standby;
+                    health.error = Some(error.to_string());
+                });
             }
         }
     }
@@ -176,9 +212,7 @@ impl<S: Store> Engine<S> {
                 table = self.store.table(), topic = buried.topic, event_id = %buried.event_id,
                 sequence = buried.sequence, code = Code::Exhausted.as_str(), "event is dead"
             );
-            if let Ok(topic) = Topic::lenient(buried.topic) {
-                self.telemetry.died(&topic);
-            }
+            self.telemetry.died(&topic_or_none(buried.topic));
         }
         for row in claim.undecodable {
             tracing::error!(
@@ -186,8 +220,18 @@ impl<S: Store> Engine<S> {
                 code = Code::Undecodable.as_str(), "row is not an event"
             );
             self.hold(asked, &row.lease, None, 0, Duration::ZERO);
-            let topic = Topic::lenient(row.topic).ok();
-            self.finish(Outcome::bury(row.lease, topic, Code::Undecodable, &row.reason, &self.settings));
+            let topic = topic_or_none(row.topic);
+            self.finish(Outcome::bury(
+                row.lease,
+                Some(topic),
+                Code::Undecodable,
+                &row.reason,
+                &self.settings,
+            ));
+        }
+        for lease in claim.returned {
+            self.hold(asked, &lease, None, 0, Duration::ZERO);
+            self.finish(Outcome::release(lease, None));
         }
         let give_back = self.stopping || self.standing != Standing::Active;
         for Claimed { lease, delivery, age } in claim.rows {
@@ -203,7 +247,7 @@ impl<S: Store> Engine<S> {
             self.hold(asked, &lease, Some(number), bytes, age);
             let lane = &mut self.lanes[number];
             lane.learn(&delivery.meta.topic);
-            let probe = matches!(mode, ClaimMode::Probe(_));
+            let probe = lane.circuit.is_open() && *mode != ClaimMode::Waiting;
             if give_back || (lane.circuit.is_open() && !probe) {
                 let after = lane.put_off(Instant::now());
                 self.finish(Outcome::release(lease, after));
@@ -213,4 +257,9 @@ impl<S: Store> Engine<S> {
         }
         self.note_waiting();
     }
+}
+
+/// The topic of a row that may have none: it is dead all the same, and counted.
+fn topic_or_none(text: String) -> Topic {
+    Topic::lenient(text).unwrap_or(const { Topic::from_static("postbox.undecodable.topic.v1") })
 }

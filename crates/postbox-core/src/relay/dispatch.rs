@@ -28,6 +28,8 @@ pub(super) struct Report {
     pub(super) again: Vec<Item>,
     /// Whether the unit is over and its slot free.
     pub(super) over: bool,
+    /// So many events were sent together, and nothing came back.
+    pub(super) silent: usize,
 }
 
 /// What became of one event.
@@ -80,6 +82,7 @@ impl Dispatching {
             batch: Arc::clone(&batch),
             receipts: receipts.watch(),
             started,
+            silent: false,
             shared: self,
         };
 
@@ -136,6 +139,7 @@ struct Unit {
     batch: Arc<[Delivery]>,
     receipts: Receipts,
     started: Instant,
+    silent: bool,
     shared: Dispatching,
 }
 
@@ -155,7 +159,8 @@ impl Unit {
         // A batch of which nothing came back, or a probe, says nothing about its events: the destination is down. Any
         // other single event may be the cause itself: it is charged, or one that hangs would be tried for ever. (Probes
         // take turns, since each is put off: one that hangs does not keep the circuit open while others wait.)
-        let down = unknown.len() == self.slots.len() && (self.slots.len() > 1 || self.slots[0].probe);
+        self.silent = unknown.len() == self.slots.len() && self.slots.len() > 1;
+        let down = self.silent || self.slots[0].probe;
         let text = format!("no answer within {limit:?}");
         let mut outcomes = fresh;
         outcomes.extend(unknown.into_iter().map(|index| {
@@ -203,7 +208,8 @@ impl Unit {
         }
         let ended = outcomes.into_iter().map(|(index, outcome)| self.ended(index, outcome)).collect();
         // The relay may be gone; its successor will find the leases.
-        let _ = self.shared.reports.send(Report { lane: self.lane, ended, again, over });
+        let silent = if self.silent { self.slots.len() } else { 0 };
+        let _ = self.shared.reports.send(Report { lane: self.lane, ended, again, over, silent });
     }
 
     fn ended(&self, index: usize, outcome: Result<(), DispatchError>) -> Ended {
@@ -220,7 +226,10 @@ impl Unit {
     fn failed(&self, delivery: &Delivery, failure: &DispatchError) -> End {
         let settings = &self.shared.settings;
         let max = settings.last_error_max_bytes;
-        let error = Summary::without_payload(&failure.to_string(), &delivery.payload, max);
+        // An error of a user's own may even panic when it is shown.
+        let text = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| failure.to_string()));
+        let text = text.unwrap_or_else(|_| format!("{}: an error whose text panicked", failure.code()));
+        let error = Summary::without_payload(&text, &delivery.payload, max);
         let meta = &delivery.meta;
         let tenant = if settings.mask_tenants { "***".to_owned() } else { meta.tenant_id.to_string() };
         tracing::warn!(

@@ -41,6 +41,10 @@ pub(super) struct Lane {
     pub(super) held: usize,
     pub(super) held_bytes: usize,
     pub(super) last_error: Option<String>,
+    /// So many of the next events are sent one by one: a whole batch got no answer, and one of them may be why.
+    pub(super) careful: usize,
+    /// A probe found no event to send.
+    pub(super) nothing_waits: bool,
     topics: HashSet<Topic>,
     depth: Gauge,
     batch_limit: usize,
@@ -60,15 +64,25 @@ impl Lane {
             held: 0,
             held_bytes: 0,
             last_error: None,
+            careful: 0,
+            nothing_waits: false,
             topics: HashSet::new(),
             concurrency: settings.concurrency,
         }
     }
 
     pub(super) fn learn(&mut self, topic: &Topic) {
-        if self.topics.len() < TOPICS_KEPT && !self.topics.contains(topic) {
-            self.topics.insert(topic.clone());
+        self.nothing_waits = false;
+        if self.topics.contains(topic) {
+            return;
         }
+        // The newest are those that wait: a probe must know them.
+        if self.topics.len() >= TOPICS_KEPT
+            && let Some(old) = self.topics.iter().next().cloned()
+        {
+            self.topics.remove(&old);
+        }
+        self.topics.insert(topic.clone());
     }
 
     pub(super) fn topics(&self) -> impl Iterator<Item = &Topic> {
@@ -93,7 +107,11 @@ impl Lane {
         if self.circuit.is_open() && !self.queue.front()?.probe {
             return None;
         }
-        let first = self.queue.pop_front()?;
+        let mut first = self.queue.pop_front()?;
+        if self.careful > 0 && !first.probe {
+            self.careful -= 1;
+            first.alone = true;
+        }
         let mut unit = vec![first];
         while !unit[0].alone
             && unit.len() < self.batch_limit

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use uuid::Uuid;
 
-use super::run::{Engine, Held, Stage};
+use super::run::{Engine, Held, HeldKey, Stage, key};
 use crate::failpoint;
 use crate::store::{Lease, Store, StoreError};
 
@@ -35,11 +34,11 @@ impl<S: Store> Engine<S> {
             age,
             lease: lease.clone(),
         };
-        self.held.insert(lease.row, held);
+        self.held.insert(key(lease), held);
     }
 
-    pub(super) fn let_go(&mut self, row: Uuid) -> Option<Held> {
-        let held = self.held.remove(&row)?;
+    pub(super) fn let_go(&mut self, key: &HeldKey) -> Option<Held> {
+        let held = self.held.remove(key)?;
         if let Some(lane) = held.lane.and_then(|lane| self.lanes.get_mut(lane)) {
             lane.held -= 1;
             lane.held_bytes -= held.bytes;
@@ -48,7 +47,7 @@ impl<S: Store> Engine<S> {
     }
 
     pub(super) fn start_extend(&mut self, now: Instant) {
-        if self.extending.is_some() || now < self.next_extend {
+        if self.extending.is_some() || now < self.next_extend.max(self.extend_pause) {
             return;
         }
         self.next_extend = now + self.settings.lock_ttl / 3;
@@ -73,13 +72,14 @@ impl<S: Store> Engine<S> {
             Ok(lost) => lost,
             Err(error) => {
                 tracing::error!(table = self.store.table(), %error, "leases could not be renewed, trying again");
-                self.next_extend = now + (self.settings.lock_ttl / 30).max(Duration::from_millis(100));
+                self.next_extend = now;
+                self.extend_pause = now + (self.settings.lock_ttl / 30).max(Duration::from_millis(100));
                 self.drop_expired(now);
                 return;
             }
         };
         for lease in leases {
-            if let Some(held) = self.held.get_mut(&lease.row).filter(|held| held.lease == lease) {
+            if let Some(held) = self.held.get_mut(&key(&lease)) {
                 // Counted from after the answer, a lease would seem longer than it is; a second is more than enough.
                 held.lease_until =
                     now + self.settings.lock_ttl - Duration::from_secs(1).min(self.settings.lock_ttl / 10);
@@ -87,12 +87,9 @@ impl<S: Store> Engine<S> {
         }
         for lease in lost {
             // What is being settled meanwhile is not locked any more, and not lost either.
-            let gone = self
-                .held
-                .get(&lease.row)
-                .is_some_and(|held| held.lease == lease && held.stage == Stage::Queued);
+            let gone = self.held.get(&key(&lease)).is_some_and(|held| held.stage == Stage::Queued);
             if gone {
-                self.forget(lease.row);
+                self.forget(&key(&lease));
             }
         }
     }
@@ -101,16 +98,16 @@ impl<S: Store> Engine<S> {
     pub(super) fn drop_expired(&mut self, now: Instant) {
         let expired =
             self.held.values().filter(|held| held.stage == Stage::Queued && held.lease_until <= now);
-        let rows: Vec<Uuid> = expired.map(|held| held.lease.row).collect();
-        for row in rows {
-            self.forget(row);
+        let keys: Vec<HeldKey> = expired.map(|held| key(&held.lease)).collect();
+        for key in keys {
+            self.forget(&key);
         }
     }
 
-    pub(super) fn forget(&mut self, row: Uuid) {
-        if let Some(held) = self.let_go(row) {
+    pub(super) fn forget(&mut self, forgotten: &HeldKey) {
+        if let Some(held) = self.let_go(forgotten) {
             if let Some(lane) = held.lane.and_then(|lane| self.lanes.get_mut(lane)) {
-                lane.queue.retain(|item| item.lease.row != row);
+                lane.queue.retain(|item| key(&item.lease) != *forgotten);
             }
             self.report.lost += 1;
             self.telemetry.lease_lost(1);

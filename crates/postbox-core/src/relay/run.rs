@@ -38,7 +38,9 @@ pub(super) struct Engine<S: Store> {
     pub(super) health: RelayHealth,
 
     /// Every row that is leased to this relay, from its claim to the end of its settle.
-    pub(super) held: HashMap<Uuid, Held>,
+    pub(super) held: HashMap<HeldKey, Held>,
+    /// Events that failed and wait for their next attempt, as far as they fit: while there are some, events wait.
+    pub(super) failing: HashMap<Uuid, Instant>,
     /// What is to be settled next.
     pub(super) outcomes: Vec<Outcome>,
 
@@ -50,17 +52,36 @@ pub(super) struct Engine<S: Store> {
     pub(super) extending: Option<JoinHandle<Renewal>>,
 
     pub(super) standing: Standing,
+    /// The lane that the claim under way is a probe for.
+    pub(super) probing: Option<usize>,
     pub(super) next_claim: Instant,
     pub(super) next_beat: Instant,
     pub(super) next_extend: Instant,
+    /// Not before this, after a renewal that failed.
+    pub(super) extend_pause: Instant,
     pub(super) failures: i32,
     pub(super) suspects: Suspects,
     pub(super) report: RunReport,
     pub(super) stopping: bool,
 }
 
+/// A row under one claim. A row can be claimed again while its first dispatch still runs (an operator's repair, a relay
+/// with a shorter lease): those are two.
+pub(super) type HeldKey = (Uuid, Arc<str>);
+
+pub(super) fn key(lease: &Lease) -> HeldKey {
+    (lease.row, Arc::clone(&lease.token))
+}
+
 /// A claim's answer, with when it was asked (leases count from before the question) and what for.
-pub(super) type Answer = (Instant, ClaimMode, Result<Claim, StoreError>);
+pub(super) type Answer = (Instant, Asked, Result<Claim, StoreError>);
+
+/// What a claim asked for; nothing, to show that the relay lives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Asked {
+    Rows(ClaimMode),
+    Nothing,
+}
 
 #[derive(Debug)]
 pub(super) struct Held {
@@ -86,11 +107,21 @@ pub(super) enum Stage {
 pub(super) struct Suspects {
     /// Rows whose lease ran out were seen.
     pub(super) waiting: bool,
-    /// Since when the relay claims nothing else.
+    /// Whether the relay claims nothing else.
+    pub(super) turn: bool,
+    /// When the first suspect of this turn was claimed.
     pub(super) turn_since: Option<Instant>,
     /// Not before this, so that the others get their turn.
     pub(super) not_before: Instant,
 }
+
+/// So many events that wait after a failure are remembered, and no longer than the longest of the usual waits twice: another
+/// relay may have delivered them.
+const FAILING_KEPT: usize = 1000;
+const FAILING_FOR: Duration = Duration::from_mins(2);
+
+/// How long a stop waits for the store to give up its place.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// A turn of suspects ends after this long (but not before one was tried).
 pub(super) const SUSPECTS_TURN: Duration = Duration::from_secs(1);
@@ -119,6 +150,8 @@ impl<S: Store> Engine<S> {
             lanes,
             telemetry,
             held: HashMap::new(),
+            failing: HashMap::new(),
+            probing: None,
             outcomes: Vec::new(),
             reports,
             units: JoinSet::new(),
@@ -128,8 +161,9 @@ impl<S: Store> Engine<S> {
             standing: Standing::Standby,
             next_claim: now,
             next_beat: now,
+            extend_pause: now,
             failures: 0,
-            suspects: Suspects { waiting: false, turn_since: None, not_before: now },
+            suspects: Suspects { waiting: false, turn: false, turn_since: None, not_before: now },
             report: RunReport::default(),
             stopping: false,
         }
@@ -182,7 +216,8 @@ impl<S: Store> Engine<S> {
     }
 
     pub(super) async fn close(&mut self) {
-        self.store.close().await;
+        // A database that is silent notices by itself that this relay is gone.
+        let _ = tokio::time::timeout(CLOSE_LIMIT, self.store.close()).await;
         self.telemetry.leader(false);
     }
 
@@ -198,11 +233,12 @@ impl<S: Store> Engine<S> {
             let asked = Instant::now();
             let claim = self.store.claim(request).await?;
             let more_suspects = claim.suspects || (mode == ClaimMode::Suspect && !claim.rows.is_empty());
-            self.claimed(asked, &mode, Ok(claim));
+            self.claimed(asked, &Asked::Rows(mode.clone()), Ok(claim));
             while !self.held.is_empty() {
+                let now = Instant::now();
                 self.start_settle();
-                self.start_dispatches();
-                self.start_extend(Instant::now());
+                self.start_dispatches(now);
+                self.start_extend(now);
                 self.turn().await;
             }
             if !more_suspects {
@@ -224,7 +260,7 @@ impl<S: Store> Engine<S> {
                     self.ended(report);
                 }
             }
-            (asked, mode, answer) = finished(&mut self.claiming) => self.claimed(asked, &mode, answer),
+            (asked, wanted, answer) = finished(&mut self.claiming) => self.claimed(asked, &wanted, answer),
             (batch, settled) = finished(&mut self.settling) => self.settled(batch, settled),
             (leases, lost) = finished(&mut self.extending) => self.extended(leases, lost),
             () = self.store.wait(self.next_claim.saturating_duration_since(now)), if idle => self.next_claim = Instant::now(),
@@ -233,41 +269,40 @@ impl<S: Store> Engine<S> {
         while self.units.try_join_next().is_some() {}
     }
 
+    /// When something has to be done that no answer or report will bring about. What is due already and was not done
+    /// waits for one of those.
     pub(super) fn next_deadline(&self, now: Instant) -> Instant {
-        let probes =
-            self.lanes.iter().filter(|lane| lane.held == 0).filter_map(|lane| lane.circuit.probe_at());
-        let soonest = probes.chain([self.next_beat, self.next_extend]).min().unwrap_or(self.next_beat);
-        let soonest = if self.claiming.is_none() { soonest.min(self.next_claim) } else { soonest };
-        // A deadline that has passed but could not be acted on must not make the loop spin.
-        soonest.max(now + Duration::from_millis(1))
+        let probes = self.lanes.iter().filter_map(|lane| lane.circuit.probe_at());
+        let extend = self.next_extend.max(self.extend_pause);
+        let times = [self.next_beat, extend, self.next_claim, self.suspects.not_before];
+        let future = probes.chain(times).filter(|at| *at > now);
+        future.min().unwrap_or(now + self.settings.poll_interval)
     }
 
     pub(super) fn start_work(&mut self) {
         let now = Instant::now();
         self.health.update(|health| health.last_turn = std::time::Instant::now());
         self.start_settle();
-        self.start_dispatches();
+        self.start_dispatches(now);
         self.start_extend(now);
         self.start_claim(now);
     }
 
-    pub(super) fn start_dispatches(&mut self) {
-        let must_last = Instant::now() + self.settings.dispatch_timeout;
+    pub(super) fn start_dispatches(&mut self, now: Instant) {
+        let must_last = now + self.settings.dispatch_timeout;
         for number in 0..self.lanes.len() {
             while let Some(unit) = self.lanes[number].next_unit() {
                 // A lease that cannot cover the timeout is renewed first (hazard 2).
-                let short = |item: &Item| {
-                    self.held.get(&item.lease.row).is_none_or(|held| held.lease_until < must_last)
-                };
-                if unit.iter().any(short) {
+                let until = |item: &Item| self.held.get(&key(&item.lease)).map(|held| held.lease_until);
+                if unit.iter().filter_map(until).any(|until| until < must_last) {
                     let lane = &mut self.lanes[number];
                     lane.running -= 1;
                     unit.into_iter().rev().for_each(|item| lane.queue.push_front(item));
-                    self.next_extend = Instant::now();
+                    self.next_extend = self.next_extend.min(now);
                     break;
                 }
                 for item in &unit {
-                    if let Some(held) = self.held.get_mut(&item.lease.row) {
+                    if let Some(held) = self.held.get_mut(&key(&item.lease)) {
                         held.stage = Stage::Running;
                     }
                 }
@@ -282,16 +317,22 @@ impl<S: Store> Engine<S> {
         if report.over {
             self.lanes[report.lane].running -= 1;
         }
-        for item in report.again.into_iter().rev() {
-            if let Some(held) = self.held.get_mut(&item.lease.row) {
-                held.stage = Stage::Queued;
-                self.lanes[report.lane].queue.push_front(item);
-            }
-        }
+        let lane = &mut self.lanes[report.lane];
+        lane.careful = lane.careful.max(report.silent);
         for ended in report.ended {
             self.note_circuit(report.lane, &ended, now);
             let put_off = self.lanes[report.lane].put_off(now);
             self.finish(Outcome::of(ended, &self.settings, put_off));
+        }
+        for item in report.again.into_iter().rev() {
+            let lane = &mut self.lanes[report.lane];
+            if self.stopping || (lane.circuit.is_open() && !item.probe) {
+                let put_off = lane.put_off(now);
+                self.finish(Outcome::release(item.lease, put_off));
+            } else if let Some(held) = self.held.get_mut(&key(&item.lease)) {
+                held.stage = Stage::Queued;
+                lane.queue.push_front(item);
+            }
         }
     }
 
@@ -334,7 +375,7 @@ impl<S: Store> Engine<S> {
 
     /// Takes an outcome in for the next settle.
     pub(super) fn finish(&mut self, outcome: Outcome) {
-        if let Some(held) = self.held.get_mut(&outcome.row()) {
+        if let Some(held) = self.held.get_mut(&key(&outcome.settlement.lease)) {
             held.stage = Stage::Settling;
         }
         self.outcomes.push(outcome);
@@ -352,35 +393,46 @@ impl<S: Store> Engine<S> {
         let mut delivered = 0;
         if !settled.lost.is_empty() {
             self.telemetry.lease_lost(settled.lost.len());
-            tracing::warn!(
-                table = self.store.table(),
-                rows = settled.lost.len(),
-                "lease lost: another relay has these rows"
-            );
+            let rows = settled.lost.len();
+            tracing::warn!(table = self.store.table(), rows, "lease lost: another relay has these rows");
         }
         for outcome in batch {
-            let held = self.let_go(outcome.row());
-            if !settled.lost.is_empty() && settled.lost.contains(&outcome.row()) {
+            let (lease, row) = (&outcome.settlement.lease, outcome.settlement.lease.row);
+            if settled.busy.contains(&row) {
+                self.outcomes.push(outcome);
+                continue;
+            }
+            let held = self.let_go(&key(lease));
+            if settled.lost.contains(&row) {
+                self.failing.remove(&row);
                 self.report.lost += 1;
                 continue;
             }
-            match outcome.settlement.verdict {
+            match &outcome.settlement.verdict {
+                Verdict::Retry { .. } => {
+                    self.report.retried += 1;
+                    if self.failing.len() < FAILING_KEPT {
+                        self.failing.insert(row, Instant::now());
+                    }
+                    continue;
+                }
                 Verdict::Delivered => {
                     delivered += 1;
                     if let Some(held) = held {
                         lag.record(held.age + held.claimed_at.elapsed());
                     }
                 }
-                Verdict::Retry { .. } => self.report.retried += 1,
                 Verdict::Release { .. } => self.report.released += 1,
                 Verdict::Dead { reason } => {
                     self.report.dead += 1;
                     if let Some(topic) = &outcome.topic {
                         self.telemetry.died(topic);
-                        tracing::error!(table = self.store.table(), %topic, row = %outcome.settlement.lease.row, reason = reason.as_str(), "event is dead");
+                        let reason = reason.as_str();
+                        tracing::error!(table = self.store.table(), %topic, %row, reason, "event is dead");
                     }
                 }
             }
+            self.failing.remove(&row);
         }
         self.report.delivered += delivered;
         if delivered > 0 {
@@ -417,6 +469,10 @@ impl<S: Store> Engine<S> {
             let _ = tokio::time::timeout_at(deadline, turn).await;
         }
         self.units.abort_all();
+        // What was reported until now has happened.
+        while let Ok(report) = self.reports.try_recv() {
+            self.ended(report);
+        }
         let cut: Vec<Lease> = self
             .held
             .values()
@@ -435,15 +491,18 @@ impl<S: Store> Engine<S> {
         }
         // The database may be away: its leases run out by themselves then.
         let last_call = Instant::now() + self.settings.drain_timeout.max(Duration::from_secs(2));
-        while !(self.outcomes.is_empty() && self.settling.is_none()) && Instant::now() < last_call {
+        let unsettled = |engine: &Self| !engine.outcomes.is_empty() || engine.settling.is_some();
+        while (unsettled(self) || self.claiming.is_some()) && Instant::now() < last_call {
             self.start_settle();
             let turn = self.turn();
             let _ = tokio::time::timeout_at(last_call, turn).await;
         }
     }
 
-    pub(super) fn note_waiting(&self) {
-        let waits = !self.held.is_empty() || self.lanes.iter().any(|lane| lane.circuit.is_open());
+    pub(super) fn note_waiting(&mut self) {
+        self.failing.retain(|_, since| since.elapsed() < FAILING_FOR);
+        let down = |lane: &Lane| lane.circuit.is_open() && !lane.nothing_waits;
+        let waits = !self.held.is_empty() || !self.failing.is_empty() || self.lanes.iter().any(down);
         self.health.update(|health| match (waits, health.waiting_since) {
             (true, None) => health.waiting_since = Some(std::time::Instant::now()),
             (false, Some(_)) => health.waiting_since = None,

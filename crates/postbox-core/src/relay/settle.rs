@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::dispatch::{End, Ended};
 use super::settings::Settings;
@@ -13,6 +12,9 @@ use crate::failpoint;
 use crate::redact::Summary;
 use crate::store::{Failure, Lease, Settled, Settlement, Store, StoreErrorKind, Verdict};
 use crate::topic::Topic;
+
+/// A year.
+const LONGEST_WAIT: Duration = Duration::from_hours(365 * 24);
 
 /// A settlement with what its success has to be counted under.
 #[derive(Debug)]
@@ -44,7 +46,8 @@ impl Outcome {
             End::Retry { after, outcome, error } => {
                 let failure = failure(outcome, &error);
                 let last = lease.attempts >= settings.max_attempts;
-                let after = after.unwrap_or_else(|| settings.backoff.after(lease.attempts));
+                // Beyond all sense, a wait is also beyond what databases can add to a time.
+                let after = after.unwrap_or_else(|| settings.backoff.after(lease.attempts)).min(LONGEST_WAIT);
                 let verdict = if last {
                     Verdict::Dead { reason: error }
                 } else {
@@ -81,10 +84,6 @@ impl Outcome {
         };
         let verdict = Verdict::Dead { reason };
         Self { settlement: Settlement { lease, verdict, failure: Some(failure) }, topic }
-    }
-
-    pub(super) fn row(&self) -> Uuid {
-        self.settlement.lease.row
     }
 }
 

@@ -22,6 +22,7 @@ pub struct PgAdmin {
     table: TableName,
     label: String,
     max_attempts: i32,
+    lock_ttl: Duration,
     looked: OnceCell<Looked>,
 }
 
@@ -37,7 +38,14 @@ pub(super) struct Looked {
 impl PgAdmin {
     /// Looks after a table through a pool.
     pub fn new(pool: PgPool, table: TableName) -> Self {
-        Self { pool, label: table.to_string(), table, max_attempts: 25, looked: OnceCell::new() }
+        Self {
+            pool,
+            label: table.to_string(),
+            table,
+            max_attempts: 25,
+            lock_ttl: Duration::from_mins(1),
+            looked: OnceCell::new(),
+        }
     }
 
     /// Looks after a table through two connections at most, made when they are needed.
@@ -50,6 +58,14 @@ impl PgAdmin {
     #[must_use]
     pub fn max_attempts(mut self, attempts: i32) -> Self {
         self.max_attempts = attempts;
+        self.looked = OnceCell::new();
+        self
+    }
+
+    /// What the relay's `lock_ttl` is; matters only for tables without `dead_at`.
+    #[must_use]
+    pub fn lock_ttl(mut self, ttl: Duration) -> Self {
+        self.lock_ttl = ttl;
         self.looked = OnceCell::new();
         self
     }
@@ -75,6 +91,7 @@ impl PgAdmin {
                 let layout = shape.layout();
                 // Where there is no `dead_at`, dead is what has used up its attempts and is not being tried.
                 let max = self.max_attempts;
+                let live = format!("now() - interval '{} milliseconds'", self.lock_ttl.as_millis());
                 let template = Template::of(&shape.name, '"');
                 let template = match layout {
                     Layout::Full => template
@@ -91,18 +108,16 @@ impl PgAdmin {
                         .with("aggregate_id", "aggregate_id")
                         .with("revive", ", locked_by = NULL, dead_at = NULL, dlq_at = NULL"),
                     Layout::Bare => template
-                        .with("alive", format!("(attempts < {max} OR locked_at IS NOT NULL)"))
-                        .with(
-                            "dead",
-                            format!("(published_at IS NULL AND attempts >= {max} AND locked_at IS NULL)"),
-                        )
+                        .with("alive", format!("(attempts < {max} OR locked_at >= {live})"))
                         .with(
                             "status",
                             format!(
-                                "CASE WHEN published_at IS NOT NULL THEN 'SENT' WHEN locked_at IS NOT NULL THEN 'PUBLISHING' \
-                                 WHEN attempts >= {max} THEN 'DEAD' WHEN attempts > 0 THEN 'FAILED' ELSE 'NEW' END"
+                                "CASE WHEN published_at IS NOT NULL THEN 'SENT' WHEN locked_at >= {live} THEN 'PUBLISHING' \
+                                 WHEN attempts >= {max} THEN 'DEAD' WHEN locked_at IS NOT NULL THEN 'PUBLISHING' \
+                                 WHEN attempts > 0 THEN 'FAILED' ELSE 'NEW' END"
                             ),
                         )
+                        .with("dead", format!("(published_at IS NULL AND attempts >= {max} AND (locked_at IS NULL OR locked_at < {live}))"))
                         .with("died", "available_at")
                         .with("dead_since", "created_at")
                         .with("aggregate_type", "NULL::text")

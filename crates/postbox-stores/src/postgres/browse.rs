@@ -1,6 +1,8 @@
 //! The events of a table for people. There is no index by sequence (it would cost every event): what is looked at is
 //! taken from the ends of the indexes that there are, and put in order of sequence afterwards.
 
+use std::fmt::Write as _;
+
 use postbox_core::{
     Browse, Content, Direction, EventDetail, EventId, EventStatus, EventSummary, Json, Layout, ListRequest,
     Page, Published, StoreError, TenantId,
@@ -17,8 +19,8 @@ use super::error::classify;
 /// The columns of an [`EventSummary`], in the order of [`summary`]. No payload: not everybody may read it.
 const SUMMARY: &str =
     "event_id, sequence, tenant_id, topic, {{aggregate_type}} AS kind, {{aggregate_id}} AS aggregate,
-    {{status}} AS status, attempts,
-    created_at, available_at, published_at, CASE WHEN {{dead}} THEN {{died}} END AS died, last_error";
+    {{status}} AS status, attempts, {{time(created_at)}} AS created, {{time(available_at)}} AS available,
+    {{time(published_at)}} AS published, CASE WHEN {{dead}} THEN {{time({{died}})}} END AS died, last_error";
 
 /// What a replay does to a row.
 const REVIVE: &str = "attempts = 0, available_at = now(), locked_at = NULL, last_error = NULL{{revive}}";
@@ -28,8 +30,32 @@ const BETWEEN: &str = "published_at >= $1 AND published_at < $2 AND ($3::text IS
 type Bound<'q> = Query<'q, Postgres, PgArguments>;
 
 fn fill(looked: &Looked, sql: &str) -> String {
-    let sql = sql.replace("{{summary}}", SUMMARY).replace("{{set}}", REVIVE).replace("{{between}}", BETWEEN);
-    looked.template.fill(&sql)
+    let died = if looked.layout == Layout::Full { "dead_at" } else { "available_at" };
+    let sql = sql
+        .replace("{{summary}}", SUMMARY)
+        .replace("{{set}}", REVIVE)
+        .replace("{{between}}", BETWEEN)
+        .replace("{{died}}", died);
+    looked.template.fill(&in_range(&sql))
+}
+
+/// Times that no client can hold (infinity, the year 10000) are brought into range: one such row must not hide the
+/// others. Fills `{{time(…)}}`.
+fn in_range(sql: &str) -> String {
+    let mut out = String::new();
+    let mut rest = sql;
+    while let Some((before, after)) = rest.split_once("{{time(") {
+        let Some((column, behind)) = after.split_once(")}}") else { break };
+        out.push_str(before);
+        // No time stays none: greatest and least would leave it out.
+        let _ = write!(
+            out,
+            "CASE WHEN {column} IS NOT NULL THEN greatest(least({column}, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') END"
+        );
+        rest = behind;
+    }
+    out.push_str(rest);
+    out
 }
 
 /// Where to look: a condition that an index serves, and the order it serves it in, newest first and oldest first.
@@ -240,8 +266,8 @@ impl Browse for PgAdmin {
         let looked = self.looked().await?;
         let columns = match looked.layout {
             Layout::Full => {
-                "headers::text, occurred_at, schema_id, schema_version, routing_key, traceparent, tracestate, locked_by,
-                 dlq_at, content_type, attempts_log::text, sinks_done"
+                "headers::text, {{time(occurred_at)}}, schema_id, schema_version, routing_key, traceparent, tracestate, locked_by,
+                 {{time(dlq_at)}}, content_type, attempts_log::text, sinks_done"
             }
             Layout::Bare => {
                 "NULL::text, NULL::timestamptz, NULL::text, NULL::int, NULL::text, NULL::text, NULL::text, NULL::text,
@@ -254,7 +280,7 @@ impl Browse for PgAdmin {
             (true, Layout::Bare) => ", payload::text, NULL::bytea, NULL::text",
         };
         let sql = format!(
-            "SELECT {{{{summary}}}}, locked_at, {columns}{content} FROM {{{{table}}}} WHERE event_id = $1"
+            "SELECT {{{{summary}}}}, {{{{time(locked_at)}}}}, {columns}{content} FROM {{{{table}}}} WHERE event_id = $1"
         );
         let query = sqlx::query(AssertSqlSafe(fill(looked, &sql))).bind(event.0).persistent(false);
         let row = query.fetch_optional(&self.pool).await.map_err(classify)?;

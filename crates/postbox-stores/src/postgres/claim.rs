@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use futures_util::TryStreamExt as _;
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing};
-use postbox_core::{Code, Layout, StoreError, StoreErrorKind};
+use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Standing};
+use postbox_core::{Code, EventId, Layout, StoreError, StoreErrorKind, Topic};
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::cursor::{Cursor, Key, START};
-use super::error::{classify, within};
+use super::error::{classify, sqlstate, within};
 use super::leader::Lead;
 use super::link::OPERATION_LIMIT;
 use super::row::{self, Found};
@@ -46,7 +46,7 @@ impl Inner {
         }
         if self.single_active {
             if state.lead.is_none() {
-                state.lead = self.take_lead(&mut link.connection, opened).await?;
+                state.lead = self.take_lead(&mut link.connection, opened, request.poll_interval).await?;
             }
             let Some(lead) = &mut state.lead else {
                 // Also says so if there is no row to stand by for.
@@ -56,10 +56,21 @@ impl Inner {
             };
             self.renew_lead(lead, &mut link.connection, opened).await?;
         }
-        let claim = match request.limit {
+        let mut claim = match request.limit {
             0 => self.look_at_gate(&mut link.connection, opened).await?,
-            _ => self.claim_rows(&mut state, &mut link.connection, opened, &request).await?,
+            _ => match self.claim_rows(&mut state, &mut link.connection, opened, &request).await {
+                Err(error) if is_about_data(&error) => {
+                    self.bury_unreadable(&mut link.connection, opened, &request, &error).await?
+                }
+                claim => claim?,
+            },
         };
+        if let ClaimMode::Probe(topics) = &request.mode
+            && claim.rows.is_empty()
+        {
+            claim.suspects = self.suspects_among(topics, &mut link.connection, opened, &request).await?;
+            state.cursor.suspect = None;
+        }
         if claim.standing == Standing::Standby {
             state.lead = None;
             self.unlock(&mut link.connection, opened).await?;
@@ -75,14 +86,13 @@ impl Inner {
         opened: &Opened,
     ) -> Result<Claim, StoreError> {
         if opened.layout == Layout::Bare {
-            let ping = sqlx::query("SELECT 1").persistent(opened.persistent).execute(connection);
+            let ping = sqlx::query("SELECT 1").execute(connection);
             within(OPERATION_LIMIT, ping).await?;
             return Ok(Claim { standing: Standing::Active, ..Claim::default() });
         }
         let gate = sqlx::query(AssertSqlSafe(opened.statements.gate.as_str()))
             .bind(&opened.key)
             .bind(self.single_active.then_some(&self.holder))
-            .persistent(opened.persistent)
             .fetch_optional(connection);
         let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
         let standing = standing(row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
@@ -100,7 +110,7 @@ impl Inner {
         let statements = &opened.statements;
         let ((from_at, from_sequence), from_start) = match &request.mode {
             ClaimMode::Waiting => state.cursor.next(asked),
-            ClaimMode::Suspect => (just_before(state.cursor.suspect.unwrap_or(START)), false),
+            ClaimMode::Suspect => (state.cursor.suspect.map_or(START, just_before), false),
             ClaimMode::Probe(_) => (START, false),
         };
         let (sql, topics) = match &request.mode {
@@ -113,7 +123,7 @@ impl Inner {
         let query = sqlx::query(AssertSqlSafe(sql.as_str()))
             .bind(self.single_active.then_some(&self.holder))
             .bind(&opened.key)
-            .bind(from_at)
+            .bind(((from_at, from_sequence) != START).then_some(from_at))
             .bind(from_sequence)
             .bind(request.lock_ttl.as_secs_f64())
             .bind(topics.iter().map(|topic| topic.as_str().to_owned()).collect::<Vec<_>>())
@@ -121,19 +131,23 @@ impl Inner {
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
             .bind(token.clone())
-            .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts))
-            .persistent(opened.persistent);
+            .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts));
         let token: Arc<str> = token.into();
         let mut claim = Claim::default();
         // Row by row: a batch of large payloads shall not stand in memory twice.
         let read = async {
-            let (mut rows, mut summary) = (query.fetch(connection), None);
+            let (mut rows, mut summary, mut bytes) = (query.fetch(connection), None, 0);
             while let Some(row) = rows.try_next().await? {
                 if summary.is_none() {
                     summary = Summary::read(&row)?;
                 }
                 match row::decode(&row, &self.label, &token)? {
-                    Some(Found::Delivery(claimed)) => claim.rows.push(*claimed),
+                    Some(Found::Delivery(claimed)) => {
+                        // Some values are far longer as text than as they are stored.
+                        let fits = bytes < request.max_bytes || claim.rows.is_empty();
+                        bytes += claimed.delivery.payload.len();
+                        if fits { claim.rows.push(*claimed) } else { claim.returned.push(claimed.lease) }
+                    }
                     Some(Found::Undecodable(row)) => claim.undecodable.push(row),
                     Some(Found::Buried(row)) => claim.buried.push(row),
                     None => {}
@@ -169,6 +183,72 @@ impl Inner {
         Ok(claim)
     }
 
+    /// Whether rows of these topics wait whose lease ran out.
+    async fn suspects_among(
+        &self,
+        topics: &[Topic],
+        connection: &mut PgConnection,
+        opened: &Opened,
+        request: &ClaimRequest,
+    ) -> Result<bool, StoreError> {
+        let found = sqlx::query_scalar::<_, bool>(AssertSqlSafe(opened.statements.suspects_among.as_str()))
+            .bind(topics.iter().map(|topic| topic.as_str().to_owned()).collect::<Vec<_>>())
+            .bind(request.lock_ttl.as_secs_f64())
+            .fetch_one(connection);
+        within(OPERATION_LIMIT, found).await
+    }
+
+    /// A value that the database itself cannot show (a number of gigabytes) fails the claim of its whole batch. Looks at
+    /// the rows one by one and buries those that cannot be read; the next claim then goes through.
+    async fn bury_unreadable(
+        &self,
+        connection: &mut PgConnection,
+        opened: &Opened,
+        request: &ClaimRequest,
+        why: &StoreError,
+    ) -> Result<Claim, StoreError> {
+        let ids = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(opened.statements.due.as_str()))
+            .bind(i64::try_from(request.limit.max(100)).unwrap_or(i64::MAX))
+            .bind(request.max_attempts)
+            .persistent(false)
+            .fetch_all(&mut *connection);
+        let ids = within(OPERATION_LIMIT, ids).await?;
+        let mut claim = Claim { more: true, ..Claim::default() };
+        for id in ids {
+            let read = sqlx::query(AssertSqlSafe(opened.statements.read_payload.as_str())).bind(id);
+            let read = within(OPERATION_LIMIT, read.persistent(false).execute(&mut *connection)).await;
+            let Err(error) = read else { continue };
+            if !is_about_data(&error) {
+                return Err(error);
+            }
+            let row = sqlx::query(AssertSqlSafe(opened.statements.bury.as_str()))
+                .bind(id)
+                .bind(format!(
+                    "{}: the database cannot show the payload: {}",
+                    Code::Undecodable,
+                    error.message()
+                ))
+                .bind(request.max_attempts)
+                .persistent(false)
+                .fetch_optional(&mut *connection);
+            if let Some(row) = within(OPERATION_LIMIT, row).await? {
+                let read = || -> Result<Buried, sqlx::Error> {
+                    Ok(Buried {
+                        topic: row.try_get(0)?,
+                        event_id: EventId(row.try_get(1)?),
+                        sequence: row.try_get(2)?,
+                    })
+                };
+                claim.buried.push(read().map_err(classify)?);
+            }
+        }
+        if claim.buried.is_empty() {
+            // Not the payload of these, then: nothing that could be mended here.
+            return Err(StoreError::new(why.code(), why.kind(), why.message()));
+        }
+        Ok(claim)
+    }
+
     /// Gives back what claims took whose answer never came.
     async fn release_lost(
         &self,
@@ -182,7 +262,6 @@ impl Inner {
         while let Some(token) = state.lost_tokens.last() {
             let release = sqlx::query(AssertSqlSafe(opened.statements.release_token.as_str()))
                 .bind(token)
-                .persistent(opened.persistent)
                 .execute(&mut *connection);
             let rows = within(OPERATION_LIMIT, release).await?.rows_affected();
             tracing::info!(table = &*self.label, rows, "released what a lost answer had claimed");
@@ -196,6 +275,11 @@ impl Inner {
         tracing::error!(table = &*self.label, message);
         StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message)
     }
+}
+
+/// Whether the database failed over what is in a row, not over the statement or the connection.
+fn is_about_data(error: &StoreError) -> bool {
+    sqlstate(error).is_some_and(|state| ["22", "54", "XX"].iter().any(|class| state.starts_with(class)))
 }
 
 fn standing(paused: bool, mine: bool) -> Standing {

@@ -13,6 +13,7 @@ use time::macros::datetime;
 /// A place in the order of claims: `available_at`, then `sequence`.
 pub(super) type Key = (OffsetDateTime, i64);
 
+/// Before everything, also before what is available since `-infinity`.
 pub(super) const START: Key = (datetime!(0001-01-01 0:00 UTC), i64::MIN);
 
 /// Going back is free below this.

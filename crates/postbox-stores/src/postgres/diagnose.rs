@@ -24,24 +24,19 @@ impl Diagnose for PgAdmin {
             Ok(found) => findings.extend(found),
             Err(error) => return vec![failed("connection", &error)],
         }
-        let pooled = match pooled(&self.pool).await {
-            Ok(pooled) => pooled,
-            Err(error) => {
-                findings.push(failed("pooler", &error));
-                false
-            }
-        };
-        let layout = match structure(&self.pool, self.table()).await {
-            Ok((layout, found)) => {
-                findings.extend(found);
-                Some(layout)
-            }
-            Err(error) => {
-                findings.push(failed("table", &error).with_migrate(self.table(), &error));
-                None
-            }
-        };
-        findings.insert(1, about_pooler(pooled, layout, examination.single_active));
+        findings.push(match pooled(&self.pool).await {
+            Ok(false) => Finding::good("pooler", "no transaction pooler in between"),
+            Ok(true) => Finding::wrong(
+                "pooler",
+                "transaction pooling: the leader's lock cannot work, and the relay refuses to start",
+                "set OUTBOX_DIRECT_URL to the database itself",
+            ),
+            Err(error) => failed("pooler", &error),
+        });
+        match structure(&self.pool, self.table()).await {
+            Ok(found) => findings.extend(found),
+            Err(error) => findings.push(failed("table", &error).with_migrate(self.table(), &error)),
+        }
         match long_transactions(&self.pool, examination.long_transaction).await {
             Ok(found) => findings.extend(found),
             Err(error) => findings.push(failed("transactions", &error)),
@@ -104,34 +99,21 @@ async fn server(pool: &PgPool) -> Result<Vec<Finding>, StoreError> {
     read().map_err(classify)
 }
 
-/// Two clients on one server process: a transaction pooler stands between (hazard 6).
+/// Two clients share one server process, or one client has several: a transaction pooler stands between (hazard 6).
 async fn pooled(pool: &PgPool) -> Result<bool, StoreError> {
-    let pid = || sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
-    let (mut one, mut two) =
-        (pool.acquire().await.map_err(classify)?, pool.acquire().await.map_err(classify)?);
-    let first = pid().fetch_one(&mut *one).await.map_err(classify)?;
-    let second = pid().fetch_one(&mut *two).await.map_err(classify)?;
-    Ok(first == second)
-}
-
-fn about_pooler(pooled: bool, layout: Option<Layout>, single_active: bool) -> Finding {
-    let fix = "set OUTBOX_DIRECT_URL to the database itself";
-    match (pooled, layout) {
-        (false, _) => Finding::good("pooler", "no transaction pooler in between"),
-        (true, Some(Layout::Bare)) if single_active => Finding::wrong(
-            "pooler",
-            "transaction pooling: the leader's lock cannot work, and a bare table has no row to decide it by",
-            format!("{fix}, migrate the table, or set single_active = false"),
-        ),
-        (true, _) => Finding::doubtful(
-            "pooler",
-            "transaction pooling: the leader is decided by its row alone, which takes longer when one dies",
-            fix,
-        ),
+    let mut clients = [pool.acquire().await.map_err(classify)?, pool.acquire().await.map_err(classify)?];
+    let mut pids = [Vec::new(), Vec::new()];
+    for _ in 0..3 {
+        for (client, pids) in clients.iter_mut().zip(&mut pids) {
+            let pid = sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
+            pids.push(pid.fetch_one(&mut **client).await.map_err(classify)?);
+        }
     }
+    let moved = pids.iter().any(|pids| pids.iter().any(|pid| *pid != pids[0]));
+    Ok(moved || pids[0][0] == pids[1][0])
 }
 
-async fn structure(pool: &PgPool, table: &TableName) -> Result<(Layout, Vec<Finding>), StoreError> {
+async fn structure(pool: &PgPool, table: &TableName) -> Result<Vec<Finding>, StoreError> {
     let mut connection = pool.acquire().await.map_err(classify)?;
     let shape = TableShape::expect(&mut connection, table).await?;
     let migrate = format!("postbox migrate up --table {table}");
@@ -142,11 +124,11 @@ async fn structure(pool: &PgPool, table: &TableName) -> Result<(Layout, Vec<Find
             off = vec!["pause", "leader by row", "audit"];
         }
         findings.push(Finding::doubtful("layout", format!("bare table: no {}", off.join(", no ")), migrate));
-        return Ok((Layout::Bare, findings));
+        return Ok(findings);
     }
     findings.push(Finding::good("layout", "all columns are there"));
     findings.extend(drift(&mut connection, table, &migrate).await);
-    Ok((Layout::Full, findings))
+    Ok(findings)
 }
 
 /// What `migrate up` would do. An index that is missing or unfinished makes every claim, count or clean read the whole

@@ -1,5 +1,6 @@
 //! Driver errors, classified where they arise.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use postbox_core::{Code, StoreError, StoreErrorKind};
@@ -17,7 +18,7 @@ pub fn classify(error: sqlx::Error) -> StoreError {
                 "28000" | "28P01" | "3D000" => (Code::DatabaseAuth, Refused),
                 "42501" => (Code::DatabasePermission, Refused),
                 "42P01" | "3F000" => (Code::TableMissing, Refused),
-                "42703" | "42804" => (Code::TableMismatch, Refused),
+                "42703" | "42804" | "42P07" | "42710" => (Code::TableMismatch, Refused),
                 // Shutting down, starting up, too many connections, killed by an operator or a timeout.
                 "57P01" | "57P02" | "57P03" | "57P05" | "53300" => (Code::DatabaseUnreachable, Connection),
                 // Out of disk or memory, statement timeouts, read-only standby: nothing to be done but to wait.
@@ -46,6 +47,12 @@ pub fn classify(error: sqlx::Error) -> StoreError {
         _ => (Code::DatabaseError, Connection, error.to_string()),
     };
     StoreError::new(code, kind, message).caused_by(error)
+}
+
+/// The database's own code for an error, if it came from there.
+pub(super) fn sqlstate(error: &StoreError) -> Option<Cow<'_, str>> {
+    let source = std::error::Error::source(error)?.downcast_ref::<sqlx::Error>()?;
+    source.as_database_error()?.code()
 }
 
 /// Runs a database operation with a limit, so that a silent network is an error and not a hang (hazard 8). What ran

@@ -2,7 +2,7 @@
 //!
 //! Being alone is an optimisation. Correctness never depends on it: every write is fenced by its claim.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use postbox_core::{Layout, StoreError};
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -15,7 +15,11 @@ use super::store::{Inner, Opened};
 #[derive(Debug)]
 pub(super) struct Lead {
     renewed: Instant,
+    ttl: Duration,
 }
+
+/// The active relay must have missed several ticks before it loses its place.
+const TICKS: u32 = 5;
 
 impl Inner {
     /// Tries to become the active relay.
@@ -23,29 +27,30 @@ impl Inner {
         &self,
         connection: &mut PgConnection,
         opened: &Opened,
+        poll_interval: Duration,
     ) -> Result<Option<Lead>, StoreError> {
-        let session = !self.claims.is_pooled();
-        if session {
-            let lock = sqlx::query_scalar::<_, bool>("SELECT pg_try_advisory_lock($1)").bind(opened.lock);
-            if !within(OPERATION_LIMIT, lock.fetch_one(&mut *connection)).await? {
-                return Ok(None);
-            }
+        let ttl = self.leader_ttl.max(poll_interval * TICKS);
+        let lock = sqlx::query_scalar::<_, bool>("SELECT pg_try_advisory_lock($1)").bind(opened.lock);
+        if !within(OPERATION_LIMIT, lock.fetch_one(&mut *connection)).await? {
+            return Ok(None);
         }
+        // The server ends the session of a relay that has gone silent, and with it the lock (hazard 9).
+        let idle = sqlx::query("SELECT set_config('idle_session_timeout', $1, false)");
+        within(OPERATION_LIMIT, idle.bind(ttl.as_millis().to_string()).execute(&mut *connection)).await?;
         if opened.layout == Layout::Full {
             let row = sqlx::query_scalar::<_, i64>(AssertSqlSafe(opened.statements.lead.as_str()))
                 .bind(&opened.key)
                 .bind(&self.holder)
-                .bind(session)
-                .bind(self.leader_ttl.as_secs_f64())
-                .persistent(opened.persistent)
+                .bind(true)
+                .bind(ttl.as_secs_f64())
                 .fetch_optional(&mut *connection);
             let Some(epoch) = within(OPERATION_LIMIT, row).await? else {
                 self.unlock(connection, opened).await?;
                 return Ok(None);
             };
-            tracing::info!(table = &*self.label, relay = self.holder, epoch, session, "active relay");
+            tracing::info!(table = &*self.label, relay = self.holder, epoch, "active relay");
         }
-        Ok(Some(Lead { renewed: Instant::now() }))
+        Ok(Some(Lead { renewed: Instant::now(), ttl }))
     }
 
     /// Renews the row when a third of its time is over. Only the relay's turning loop calls this, so that a stuck
@@ -56,15 +61,14 @@ impl Inner {
         connection: &mut PgConnection,
         opened: &Opened,
     ) -> Result<(), StoreError> {
-        if opened.layout == Layout::Bare || lead.renewed.elapsed() < self.leader_ttl / 3 {
+        if opened.layout == Layout::Bare || lead.renewed.elapsed() < lead.ttl / 3 {
             return Ok(());
         }
         let now = Instant::now();
         let renew = sqlx::query(AssertSqlSafe(opened.statements.renew.as_str()))
             .bind(&opened.key)
             .bind(&self.holder)
-            .bind(self.leader_ttl.as_secs_f64())
-            .persistent(opened.persistent)
+            .bind(lead.ttl.as_secs_f64())
             .execute(connection);
         // Whether the row is still ours is for the claim to see, in the same statement as its rows.
         within(OPERATION_LIMIT, renew).await?;
@@ -78,11 +82,8 @@ impl Inner {
         connection: &mut PgConnection,
         opened: &Opened,
     ) -> Result<(), StoreError> {
-        if !self.claims.is_pooled() {
-            let unlock = sqlx::query("SELECT pg_advisory_unlock($1)").bind(opened.lock).execute(connection);
-            within(OPERATION_LIMIT, unlock).await?;
-        }
-        Ok(())
+        let unlock = sqlx::query("SELECT pg_advisory_unlock($1)").bind(opened.lock).execute(connection);
+        within(OPERATION_LIMIT, unlock).await.map(|_| ())
     }
 
     /// Leaves the place to another relay at once.
@@ -95,7 +96,6 @@ impl Inner {
         let resign = sqlx::query(AssertSqlSafe(opened.statements.resign.as_str()))
             .bind(&opened.key)
             .bind(&self.holder)
-            .persistent(opened.persistent)
             .execute(&mut link.connection);
         match within(OPERATION_LIMIT, resign).await {
             Ok(_) => link.keep(),

@@ -3,12 +3,11 @@
 //! A relay does not take its connections from a pool: the claim's connection carries the session lock, both have
 //! planner settings of their own, and neither may be handed to others half-way through a statement (hazard 24).
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postbox_core::StoreError;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection};
+use sqlx::{ConnectOptions as _, PgConnection};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::error::within;
@@ -21,33 +20,35 @@ pub(super) const OPERATION_LIMIT: Duration = Duration::from_secs(10);
 const SESSION: &str = "SET default_transaction_isolation = 'read committed';
     SET plan_cache_mode = force_generic_plan; SET jit = off;
     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-    SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '30s';
+    SET lock_timeout = '500ms'; SET idle_in_transaction_session_timeout = '30s';
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';";
 
 #[derive(Debug)]
 pub(super) struct Link {
     options: PgConnectOptions,
     slot: Mutex<Option<PgConnection>>,
-    /// A session behind a transaction pooler is shared: what is set there would hit others.
-    pooled: AtomicBool,
-    idle_timeout: Option<Duration>,
 }
 
 impl Link {
-    /// A link that connects when it is first used. With an idle timeout the server ends the session of a client that
-    /// has gone silent, and with it the locks that the session holds (hazard 9).
-    pub(super) fn new(options: PgConnectOptions, idle_timeout: Option<Duration>) -> Self {
+    /// A link that connects when it is first used.
+    pub(super) fn new(options: PgConnectOptions) -> Self {
         // A relay's polling does not belong into the log of slow or executed statements.
-        let options = options.disable_statement_logging();
-        Self { options, slot: Mutex::default(), pooled: AtomicBool::new(false), idle_timeout }
+        Self { options: options.disable_statement_logging(), slot: Mutex::default() }
     }
 
-    pub(super) fn set_pooled(&self) {
-        self.pooled.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn is_pooled(&self) -> bool {
-        self.pooled.load(Ordering::Relaxed)
+    /// Whether a transaction pooler stands between: two clients share one server process, or one client has several
+    /// (hazard 6). Looked at before anything is set, since what is set on a shared session would hit others.
+    pub(super) async fn is_pooled(&self) -> Result<bool, StoreError> {
+        let mut clients = [self.raw().await?, self.raw().await?];
+        let mut pids = [Vec::new(), Vec::new()];
+        for _ in 0..3 {
+            for (client, pids) in clients.iter_mut().zip(&mut pids) {
+                let pid = sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
+                pids.push(within(OPERATION_LIMIT, pid.fetch_one(client)).await?);
+            }
+        }
+        let moved = pids.iter().any(|pids| pids.iter().any(|pid| *pid != pids[0]));
+        Ok(moved || pids[0][0] == pids[1][0])
     }
 
     /// Takes the connection for one operation, connecting if there is none.
@@ -67,13 +68,13 @@ impl Link {
         }
     }
 
+    async fn raw(&self) -> Result<PgConnection, StoreError> {
+        within(OPERATION_LIMIT, self.options.connect()).await
+    }
+
     async fn connect(&self) -> Result<PgConnection, StoreError> {
-        let mut connection = within(OPERATION_LIMIT, self.options.connect()).await?;
-        if !self.is_pooled() {
-            let idle = self.idle_timeout.map_or(0, |idle| idle.as_millis());
-            let setup = format!("{SESSION} SET idle_session_timeout = {idle};");
-            within(OPERATION_LIMIT, sqlx::raw_sql(AssertSqlSafe(setup)).execute(&mut connection)).await?;
-        }
+        let mut connection = self.raw().await?;
+        within(OPERATION_LIMIT, sqlx::raw_sql(SESSION).execute(&mut connection)).await?;
         Ok(connection)
     }
 }

@@ -18,6 +18,13 @@ pub(super) struct Statements {
     pub(super) renew: String,
     pub(super) resign: String,
     pub(super) gate: String,
+    pub(super) suspects_among: String,
+    pub(super) due: String,
+    pub(super) read_payload: String,
+    pub(super) bury: String,
+    pub(super) free: String,
+    pub(super) there: String,
+    pub(super) taken: String,
 }
 
 const EXPIRED: &str = "locked_at < now() - make_interval(secs => $5)";
@@ -32,6 +39,15 @@ impl Statements {
             .with("traceparent", column("traceparent"))
             .with("tracestate", column("tracestate"));
         let full = shape.layout() == Layout::Full;
+        let pending = if full {
+            base.clone()
+                .with("pending", "published_at IS NULL AND dead_at IS NULL")
+                .with("die", "locked_by = NULL, dead_at = now()")
+        } else {
+            base.clone()
+                .with("pending", "published_at IS NULL")
+                .with("die", "attempts = greatest(attempts, $3)")
+        };
         let claim_sql = if full { include_str!("sql/claim.sql") } else { include_str!("sql/claim_bare.sql") };
         let claim = |unlocked: &str, topics: &str, wanted: &str| {
             base.clone()
@@ -60,8 +76,29 @@ impl Statements {
             ),
             resign: base.fill("UPDATE {{relay}} SET holder = NULL, expires_at = NULL WHERE tbl = $1 AND holder = $2"),
             gate: base.fill(
-                "SELECT paused_at IS NOT NULL, $2::text IS NULL OR (holder = $2 AND expires_at > clock_timestamp())
+                "SELECT paused_at IS NOT NULL, $2::text IS NULL OR coalesce(holder = $2 AND expires_at > clock_timestamp(), false)
                  FROM {{relay}} WHERE tbl = $1",
+            ),
+            suspects_among: pending.fill(
+                "SELECT EXISTS (SELECT 1 FROM {{table}} WHERE {{pending}} AND topic = ANY ($1)
+                    AND locked_at < now() - make_interval(secs => $2))",
+            ),
+            due: pending.fill(
+                "SELECT id FROM {{table}} WHERE {{pending}} AND available_at <= now() AND $2::int IS NOT NULL
+                 ORDER BY available_at, sequence LIMIT $1",
+            ),
+            read_payload: base.fill("SELECT octet_length(payload::text) FROM {{table}} WHERE id = $1"),
+            bury: pending.fill(
+                "UPDATE {{table}} SET last_error = $2, locked_at = NULL, {{die}} WHERE id = $1 AND {{pending}}
+                 AND $3::int IS NOT NULL RETURNING topic, event_id, sequence",
+            ),
+            there: base.fill("SELECT id FROM {{table}} WHERE id = ANY ($1)"),
+            free: base.fill("SELECT id FROM {{table}} WHERE id = ANY ($1) ORDER BY id FOR UPDATE SKIP LOCKED"),
+            taken: either(
+                "SELECT t.id FROM {{table}} t JOIN unnest($1::uuid[], $2::text[], $3::int[]) AS s (id, token, attempts)
+                 ON t.id = s.id WHERE t.attempts > s.attempts OR t.locked_at IS NOT NULL",
+                "SELECT t.id FROM {{table}} t JOIN unnest($1::uuid[], $2::text[], $3::int[]) AS s (id, token, attempts)
+                 ON t.id = s.id WHERE t.attempts > s.attempts OR t.locked_by <> s.token",
             ),
         }
     }

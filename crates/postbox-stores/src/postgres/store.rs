@@ -1,18 +1,20 @@
 //! ④ [`PgStore`]: what became of rows, and the relay's own life on this table; `claim.rs` is the other half.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
 use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
-use sqlx::postgres::{PgConnectOptions, PgPool};
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgRow};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
+use time::OffsetDateTime;
 use tokio::sync::{Mutex, OnceCell};
 use uuid::Uuid;
 
 use super::claim::ClaimState;
-use super::error::{classify, within};
+use super::error::{classify, sqlstate, within};
 use super::link::{Link, OPERATION_LIMIT};
 use super::schema::TableShape;
 use super::statements::Statements;
@@ -38,6 +40,8 @@ pub(super) struct Inner {
     pub(super) max_attempts: AtomicI32,
     /// The last settle's answer was lost: rows that no longer match may be its own work.
     unsure: AtomicBool,
+    /// Where there is no token: the lock's time after its last renewal, by row and the time it was claimed.
+    renewed: std::sync::Mutex<HashMap<(Uuid, OffsetDateTime), OffsetDateTime>>,
 }
 
 /// What is known of the table once it was looked at.
@@ -49,8 +53,6 @@ pub(super) struct Opened {
     pub(super) key: String,
     /// The advisory lock of the active relay.
     pub(super) lock: i64,
-    /// Statements are prepared only where the session is ours.
-    pub(super) persistent: bool,
 }
 
 /// Builds a [`PgStore`].
@@ -78,14 +80,15 @@ impl PgStoreBuilder {
         self
     }
 
-    /// Where to reach the database itself, if the other address is a transaction pooler (`OUTBOX_DIRECT_URL`).
+    /// Where to reach the database itself, if the other address is a transaction pooler (`OUTBOX_DIRECT_URL`): all
+    /// connections of the relay go there.
     pub fn direct(mut self, options: PgConnectOptions) -> Self {
         self.direct = Some(options);
         self
     }
 
-    /// After how long without a sign of life the active relay loses its place (15 s). It must be several times the
-    /// relay's `poll_interval`, at which signs of life are given.
+    /// After how long without a sign of life the active relay loses its place (15 s, and at least five times its
+    /// `poll_interval`, at which signs of life are given).
     pub fn leader_ttl(mut self, ttl: Duration) -> Self {
         self.leader_ttl = ttl;
         self
@@ -93,13 +96,13 @@ impl PgStoreBuilder {
 
     /// Makes the store; nothing is connected yet.
     pub fn build(self) -> PgStore {
-        let claims = self.direct.unwrap_or_else(|| self.options.clone());
+        let options = self.direct.unwrap_or(self.options);
         let name: String = self.name.chars().filter(|c| !c.is_control()).take(64).collect();
         PgStore(Arc::new(Inner {
             label: self.table.to_string().into(),
             table: self.table,
-            claims: Link::new(claims, self.single_active.then_some(self.leader_ttl)),
-            settles: Link::new(self.options, None),
+            claims: Link::new(options.clone()),
+            settles: Link::new(options),
             single_active: self.single_active,
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
@@ -107,6 +110,7 @@ impl PgStoreBuilder {
             state: Mutex::new(ClaimState::new()),
             max_attempts: AtomicI32::new(25),
             unsure: AtomicBool::new(false),
+            renewed: std::sync::Mutex::default(),
         }))
     }
 }
@@ -146,14 +150,11 @@ impl Inner {
 
     /// Looks at the table and at the connections to it.
     async fn look(&self) -> Result<Opened, StoreError> {
-        let mut claims = self.claims.take().await?;
+        if self.claims.is_pooled().await? {
+            let message = format!("{} is reached through a transaction pooler", self.table);
+            return Err(StoreError::new(Code::PoolerUnsupported, StoreErrorKind::Refused, message));
+        }
         let mut settles = self.settles.take().await?;
-        let pid = sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
-        let first = within(OPERATION_LIMIT, pid.fetch_one(&mut claims.connection)).await?;
-        let pid = sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
-        let second = within(OPERATION_LIMIT, pid.fetch_one(&mut settles.connection)).await?;
-        // Two clients on one server process: a transaction pooler stands between (hazard 6).
-        let pooled = first == second;
         let version = sqlx::query_scalar::<_, String>("SHOW server_version_num").persistent(false);
         let version = within(OPERATION_LIMIT, version.fetch_one(&mut settles.connection)).await?;
         if version.parse::<u32>().is_ok_and(|version| version < 140_000) {
@@ -170,32 +171,49 @@ impl Inner {
                 "a bare table: no pause, no dead_at, no owner row; `postbox migrate up` adds them"
             );
         }
-        if pooled {
-            if layout == Layout::Bare && self.single_active {
-                let message = format!("{} has no owner row to be the only relay by", self.table);
-                return Err(StoreError::new(Code::PoolerUnsupported, StoreErrorKind::Refused, message));
-            }
-            tracing::warn!(
-                table = &*self.label,
-                "a transaction pooler: the active relay is decided by its row alone"
-            );
-            self.claims.set_pooled();
-            self.settles.set_pooled();
-        } else {
-            claims.keep();
-            settles.keep();
-        }
+        settles.keep();
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
-        Ok(Opened { statements: Statements::new(&shape), layout, key, lock, persistent: !pooled })
+        Ok(Opened { statements: Statements::new(&shape), layout, key, lock })
     }
 
     async fn settle(&self, settlements: &mut [Settlement]) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
         // The order of locking, the same for everybody (hazard 18).
         settlements.sort_unstable_by_key(|settlement| settlement.lease.row);
-        let was_unsure = self.unsure.swap(true, Ordering::Relaxed);
         let mut link = self.settles.take().await?;
+        let sent = self.send(opened, settlements, &mut link.connection).await;
+        let settled = match sent {
+            Ok(rows) => self
+                .lost(opened, settlements, &rows, &mut link.connection)
+                .await
+                .map(|lost| Settled { lost, ..Settled::default() }),
+            Err(error) if is_lock_timeout(&error) => {
+                self.settle_free(opened, settlements, &mut link.connection).await
+            }
+            Err(error) => Err(error),
+        };
+        // A refusal is an answer: only a lost one leaves the result unknown.
+        let unknown = settled.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection);
+        self.unsure.store(unknown, Ordering::Relaxed);
+        let settled = settled?;
+        link.keep();
+        if opened.layout == Layout::Bare {
+            let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+            for settlement in settlements.iter().filter(|s| !settled.busy.contains(&s.lease.row)) {
+                renewed.remove(&(settlement.lease.row, settlement.lease.since));
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Sends one settle; answers the rows that it changed.
+    async fn send(
+        &self,
+        opened: &Opened,
+        settlements: &[Settlement],
+        connection: &mut PgConnection,
+    ) -> Result<Vec<PgRow>, StoreError> {
         let all_delivered = settlements.iter().all(|s| s.verdict == Verdict::Delivered);
         let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
         let attempts: Vec<i32> = settlements.iter().map(|s| s.lease.attempts).collect();
@@ -206,21 +224,65 @@ impl Inner {
             }
             _ => self.settle_mixed(opened, settlements, &ids, &attempts),
         };
-        let query = query.persistent(opened.persistent).fetch_all(&mut link.connection);
-        let rows = match within(OPERATION_LIMIT, query).await {
-            Ok(rows) => rows,
-            Err(error) => {
-                // A refusal is an answer: only a lost one leaves the result unknown.
-                self.unsure.store(error.kind() == StoreErrorKind::Connection, Ordering::Relaxed);
-                return Err(error);
-            }
-        };
-        link.keep();
-        self.unsure.store(false, Ordering::Relaxed);
-        if was_unsure || rows.len() == ids.len() {
-            return Ok(Settled::default());
+        within(OPERATION_LIMIT, query.fetch_all(connection)).await
+    }
+
+    /// Rows that were not changed: another's by now. After a settle whose answer was lost, rows may also be as that one
+    /// left them; then only those count that another visibly has.
+    async fn lost(
+        &self,
+        opened: &Opened,
+        settlements: &[Settlement],
+        changed: &[PgRow],
+        connection: &mut PgConnection,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        if changed.len() == settlements.len() {
+            return Ok(Vec::new());
         }
-        Ok(Settled { lost: without(ids, &rows)?, next: None })
+        let unchanged = without(settlements.iter().map(|s| s.lease.row).collect(), changed)?;
+        if !self.unsure.load(Ordering::Relaxed) {
+            return Ok(unchanged);
+        }
+        let asked = settlements.iter().filter(|s| unchanged.contains(&s.lease.row)).map(|s| &s.lease);
+        let taken = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(opened.statements.taken.as_str()))
+            .bind(asked.clone().map(|lease| lease.row).collect::<Vec<_>>())
+            .bind(asked.clone().map(|lease| lease.token.to_string()).collect::<Vec<_>>())
+            .bind(asked.map(|lease| lease.attempts).collect::<Vec<_>>())
+            .fetch_all(connection);
+        within(OPERATION_LIMIT, taken).await
+    }
+
+    /// Somebody has locked a row of the batch for longer than we wait: settles the others, and says which were busy.
+    async fn settle_free(
+        &self,
+        opened: &Opened,
+        settlements: &[Settlement],
+        connection: &mut PgConnection,
+    ) -> Result<Settled, StoreError> {
+        let mut tx = within(OPERATION_LIMIT, connection.begin()).await?;
+        let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
+        let there = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(opened.statements.there.as_str())).bind(&ids);
+        let there = within(OPERATION_LIMIT, there.fetch_all(&mut *tx)).await?;
+        let free = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(opened.statements.free.as_str())).bind(&ids);
+        let free = within(OPERATION_LIMIT, free.fetch_all(&mut *tx)).await?;
+        let busy: Vec<Uuid> = there.into_iter().filter(|id| !free.contains(id)).collect();
+        let ours: Vec<Settlement> =
+            settlements.iter().filter(|s| !busy.contains(&s.lease.row)).cloned().collect();
+        let rows = self.send(opened, &ours, &mut tx).await?;
+        let lost = self.lost(opened, &ours, &rows, &mut tx).await?;
+        within(OPERATION_LIMIT, tx.commit()).await?;
+        tracing::warn!(
+            table = &*self.label,
+            rows = busy.len(),
+            "somebody has locked rows that are to be settled"
+        );
+        Ok(Settled { lost, busy, next: None })
+    }
+
+    /// The time that a lock has if it is still this relay's.
+    fn locked_at(&self, lease: &Lease) -> OffsetDateTime {
+        let renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        renewed.get(&(lease.row, lease.since)).copied().unwrap_or(lease.since)
     }
 
     fn settle_mixed<'q>(
@@ -252,7 +314,7 @@ impl Inner {
                 query.bind(tokens).bind(attempts).bind(verdicts).bind(waits).bind(errors).bind(failures)
             }
             Layout::Bare => {
-                let since: Vec<_> = settlements.iter().map(|s| s.lease.since).collect();
+                let since: Vec<_> = settlements.iter().map(|s| self.locked_at(&s.lease)).collect();
                 let max = self.max_attempts.load(Ordering::Relaxed);
                 query.bind(since).bind(attempts).bind(verdicts).bind(waits).bind(errors).bind(max)
             }
@@ -268,18 +330,32 @@ impl Inner {
         let query = sqlx::query(AssertSqlSafe(opened.statements.extend.as_str())).bind(&ids);
         let query = match opened.layout {
             Layout::Full => query.bind(leases.iter().map(|lease| &*lease.token).collect::<Vec<_>>()),
-            Layout::Bare => query.bind(leases.iter().map(|lease| lease.since).collect::<Vec<_>>()),
+            Layout::Bare => query.bind(leases.iter().map(|lease| self.locked_at(lease)).collect::<Vec<_>>()),
         };
-        let query = query.bind(attempts).persistent(opened.persistent).fetch_all(&mut link.connection);
+        let query = query.bind(attempts).fetch_all(&mut link.connection);
         let rows = within(OPERATION_LIMIT, query).await?;
         link.keep();
+        if opened.layout == Layout::Bare {
+            let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+            for row in &rows {
+                let (id, at): (Uuid, OffsetDateTime) =
+                    (row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
+                let since = leases.iter().find(|lease| lease.row == id).map(|lease| lease.since);
+                renewed.extend(since.map(|since| ((id, since), at)));
+            }
+        }
         let lost = without(ids, &rows)?;
         Ok(leases.iter().filter(|lease| lost.contains(&lease.row)).cloned().collect())
     }
 }
 
+/// Whether a row could not be locked in time.
+fn is_lock_timeout(error: &StoreError) -> bool {
+    sqlstate(error).is_some_and(|state| state == "55P03")
+}
+
 /// The ids that the answer does not name.
-fn without(mut ids: Vec<Uuid>, rows: &[sqlx::postgres::PgRow]) -> Result<Vec<Uuid>, StoreError> {
+fn without(mut ids: Vec<Uuid>, rows: &[PgRow]) -> Result<Vec<Uuid>, StoreError> {
     let found = rows.iter().map(|row| row.try_get(0)).collect::<Result<std::collections::HashSet<Uuid>, _>>();
     let found = found.map_err(classify)?;
     ids.retain(|id| !found.contains(id));

@@ -1,11 +1,21 @@
 //! The store suite and the hazards of PostgreSQL, against a real server.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::items_after_statements,
+    reason = "tests fail by panicking"
+)]
 
+mod circuits;
+mod common;
 mod enqueue_sql;
 mod faults;
+mod fences;
 mod grants;
 mod migrations;
+mod stuck;
 mod subject;
+mod watch;
 
 use subject::{Shape, Table};
 

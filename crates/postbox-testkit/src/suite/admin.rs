@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postbox_core::cleaner::{Cleaner, Sweep, SweepRequest, Swept};
-use postbox_core::{DeadFilter, DeadLetters, EventId, Inspect, Relay, Settings, Topic};
+use postbox_core::{DeadFilter, DeadLetters, Inspect, Relay, Settings, Topic};
 
 use super::script::{Act, Scripted};
 use super::{Subject, TOPIC, claim, enqueue, event, events, quick, state};
@@ -58,7 +58,10 @@ pub async fn dead_events_are_found_replayed_and_discarded<S: Subject>(subject: &
     let all = DeadFilter::default();
     assert_eq!(admin.count(&all).await.unwrap(), 12);
     let oldest = admin.query(&all, 5).await.unwrap();
-    assert_eq!(oldest.iter().map(|event| event.event_id).collect::<Vec<EventId>>(), ids[..5]);
+    let everything = admin.query(&all, 100).await.unwrap();
+    assert_eq!((oldest.len(), everything.len()), (5, 12));
+    assert_eq!(oldest[..], everything[..5]);
+    assert!(everything.is_sorted_by_key(|event| (event.dead_at, event.sequence)), "oldest first");
     assert_eq!(oldest[0].last_error.as_deref(), Some("OUTBOX_REJECTED: never"));
     let causes = admin.causes(&all).await.unwrap();
     assert_eq!(causes.iter().map(|cause| cause.events).collect::<Vec<_>>(), [8, 4]);

@@ -123,6 +123,7 @@ pub fn request(mode: ClaimMode, limit: usize) -> ClaimRequest {
         limit,
         max_bytes: 16 << 20,
         lock_ttl: Duration::from_mins(1),
+        poll_interval: Duration::from_millis(100),
         max_attempts: 25,
         exclude: Arc::from([]),
     }

@@ -99,7 +99,7 @@ pub async fn one_relay_works_the_other_takes_over<S: Subject>(subject: &S) {
     let second = enqueue(subject, events(50)).await;
     arrived(&a, &second).await;
     assert_eq!(b.seen().len(), 0, "the standby stands by");
-    assert!(standby.health().problem().is_none(), "and is well");
+    eventually("the standby to be well", PATIENCE, async || standby.health().problem().is_none()).await;
     leader.shutdown().await.unwrap();
     let third = enqueue(subject, events(50)).await;
     arrived(&b, &third).await;
@@ -148,7 +148,7 @@ pub async fn a_pause_stops_delivery_and_outlives_relays<S: Subject>(subject: &S)
     })
     .await;
     assert_eq!(sink.arrived().len(), 10);
-    assert!(relay.health().problem().is_none(), "a paused relay is well");
+    eventually("a paused relay to be well", PATIENCE, async || relay.health().problem().is_none()).await;
     subject.pause(false).await;
     arrived(&sink, &second).await;
     relay.shutdown().await.unwrap();

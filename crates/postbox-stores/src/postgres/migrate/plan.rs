@@ -150,7 +150,9 @@ fn indexes(table: &TableName, exists: bool, found: &Catalogue, steps: &mut Vec<S
         // An index of the same name with another condition (the seed's, which holds dead rows) is replaced: ours is
         // built beside it, then the old one goes.
         let right = |index: &Index| {
-            index.valid && predicate.split(" AND ").all(|part| index.definition.contains(part))
+            index.valid
+                && index.definition.contains(columns)
+                && predicate.split(" AND ").all(|part| index.definition.contains(part))
         };
         if found.indexes.get(&name).is_some_and(right) {
             continue;

@@ -1,9 +1,10 @@
 -- Leases waiting rows to a relay. One statement, one snapshot: whether the relay may work, which rows, their lease.
--- $1 relay (null: many may work)  $2 table  $3, $4 read on behind this key  $5 lease seconds  $6 topics
+-- Times that no client can hold (infinity, the year 10000) are brought into range: they must hurt nobody else.
+-- $1 relay (null: many may work)  $2 table  $3 (null: the start), $4 read on behind this key  $5 lease seconds  $6 topics
 -- $7 rows  $8 bytes  $9 max attempts  $10 token  $11 last_error of exhausted rows
 WITH gate AS MATERIALIZED (
     SELECT r.paused_at IS NOT NULL AS paused,
-           $1::text IS NULL OR (r.holder = $1 AND r.expires_at > clock_timestamp()) AS mine
+           $1::text IS NULL OR coalesce(r.holder = $1 AND r.expires_at > clock_timestamp(), false) AS mine
     FROM {{relay}} r
     WHERE r.tbl = $2
 ), picked AS MATERIALIZED (
@@ -14,7 +15,7 @@ WITH gate AS MATERIALIZED (
     FROM {{table}}
     WHERE published_at IS NULL AND dead_at IS NULL
       AND available_at <= now()
-      AND (available_at, sequence) > ($3, $4)
+      AND (available_at, sequence) > (coalesce($3, '-infinity'::timestamptz), $4)
       AND {{unlocked}}
       AND {{topics}}
       AND (SELECT mine AND NOT paused FROM gate)
@@ -36,18 +37,19 @@ WITH gate AS MATERIALIZED (
         last_error = CASE WHEN t.attempts >= $9 THEN $11 ELSE t.last_error END
     FROM budget b
     WHERE t.id = b.id AND b.fits AND {{wanted}}
-    RETURNING t.*, extract(epoch FROM clock_timestamp() - greatest(t.created_at, t.available_at))::float8 AS age
+    RETURNING t.*, greatest(least(t.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS created,
+              extract(epoch FROM clock_timestamp() - greatest(greatest(least(t.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00'), greatest(least(t.available_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00')))::float8 AS age
 ), summary AS (
     SELECT (SELECT paused FROM gate) AS paused, (SELECT mine FROM gate) AS mine,
            count(*) AS picked, coalesce(bool_and(fits), true) AS all_fit,
-           (array_agg(available_at ORDER BY available_at DESC, sequence DESC) FILTER (WHERE fits))[1] AS last_at,
+           greatest((array_agg(available_at ORDER BY available_at DESC, sequence DESC) FILTER (WHERE fits))[1], '0001-01-01 00:00:00+00') AS last_at,
            (array_agg(sequence ORDER BY available_at DESC, sequence DESC) FILTER (WHERE fits))[1] AS last_sequence,
-           (array_agg(available_at ORDER BY available_at, sequence) FILTER (WHERE suspect))[1] AS suspect_at,
+           greatest((array_agg(available_at ORDER BY available_at, sequence) FILTER (WHERE suspect))[1], '0001-01-01 00:00:00+00') AS suspect_at,
            (array_agg(sequence ORDER BY available_at, sequence) FILTER (WHERE suspect))[1] AS suspect_sequence
     FROM budget
 )
 SELECT s.paused, s.mine, s.picked, s.all_fit, s.last_at, s.last_sequence, s.suspect_at, s.suspect_sequence,
-       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created_at, c.age,
+       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created, c.age,
        c.payload::text, c.payload_raw, c.content_type, c.headers::text, c.aggregate_type, c.aggregate_id,
-       c.occurred_at, c.schema_id, c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate
+       CASE WHEN c.occurred_at IS NOT NULL THEN greatest(least(c.occurred_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') END, c.schema_id, c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate
 FROM summary s LEFT JOIN claimed c ON true

@@ -11,7 +11,7 @@ WITH unused AS (
     WHERE published_at IS NULL
       AND attempts < $9
       AND available_at <= now()
-      AND (available_at, sequence) > ($3, $4)
+      AND (available_at, sequence) > (coalesce($3, '-infinity'::timestamptz), $4)
       AND {{unlocked}}
       AND {{topics}}
     ORDER BY available_at, sequence
@@ -28,18 +28,19 @@ WITH unused AS (
     SET attempts = t.attempts + 1, locked_at = clock_timestamp()
     FROM budget b
     WHERE t.id = b.id AND b.fits AND {{wanted}}
-    RETURNING t.*, extract(epoch FROM clock_timestamp() - greatest(t.created_at, t.available_at))::float8 AS age
+    RETURNING t.*, greatest(least(t.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS created,
+              extract(epoch FROM clock_timestamp() - greatest(greatest(least(t.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00'), greatest(least(t.available_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00')))::float8 AS age
 ), summary AS (
     SELECT false AS paused, true AS mine,
            count(*) AS picked, coalesce(bool_and(fits), true) AS all_fit,
-           (array_agg(available_at ORDER BY available_at DESC, sequence DESC) FILTER (WHERE fits))[1] AS last_at,
+           greatest((array_agg(available_at ORDER BY available_at DESC, sequence DESC) FILTER (WHERE fits))[1], '0001-01-01 00:00:00+00') AS last_at,
            (array_agg(sequence ORDER BY available_at DESC, sequence DESC) FILTER (WHERE fits))[1] AS last_sequence,
-           (array_agg(available_at ORDER BY available_at, sequence) FILTER (WHERE suspect))[1] AS suspect_at,
+           greatest((array_agg(available_at ORDER BY available_at, sequence) FILTER (WHERE suspect))[1], '0001-01-01 00:00:00+00') AS suspect_at,
            (array_agg(sequence ORDER BY available_at, sequence) FILTER (WHERE suspect))[1] AS suspect_sequence
     FROM budget
 )
 SELECT s.paused, s.mine, s.picked, s.all_fit, s.last_at, s.last_sequence, s.suspect_at, s.suspect_sequence,
-       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created_at, c.age,
+       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created, c.age,
        c.payload::text, NULL::bytea, NULL::text, NULL::text, NULL::text, NULL::text,
        NULL::timestamptz, NULL::text, NULL::int, NULL::text, NULL::text, {{traceparent}}, {{tracestate}}
 FROM summary s LEFT JOIN claimed c ON true

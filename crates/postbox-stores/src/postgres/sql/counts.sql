@@ -1,6 +1,6 @@
 -- What the table holds: bounded work whatever its size. $1 the bound
 WITH waiting AS MATERIALIZED (
-    SELECT created_at, available_at, attempts, locked_at, attempts = 0 AND available_at > now() AS scheduled
+    SELECT greatest(least(created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS created_at, greatest(least(available_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS available_at, attempts, locked_at, attempts = 0 AND available_at > now() AS scheduled
     FROM {{table}}
     WHERE published_at IS NULL AND {{alive}}
     ORDER BY available_at, sequence

@@ -1,6 +1,6 @@
--- As settle.sql, for a table with the twelve standard columns alone. The fence: a row that another relay has claimed
--- since has more attempts; a release by another has fewer and no lock. Dead is `attempts >= max`.
--- $1 ids, in order  $2 claimed at  $3 attempts  $4 verdicts  $5 microseconds to wait  $6 last_error  $7 max attempts
+-- As settle.sql, for a table with the twelve standard columns alone. The fence: the lock's own time, as this relay set
+-- it last; attempts alone would match again after a release and another's claim. Dead is `attempts >= max`.
+-- $1 ids, in order  $2 locked at  $3 attempts  $4 verdicts  $5 microseconds to wait  $6 last_error  $7 max attempts
 UPDATE {{table}} t
 SET published_at = CASE WHEN s.verdict = 0 THEN now() END,
     attempts = CASE s.verdict WHEN 2 THEN greatest(t.attempts - 1, 0) WHEN 3 THEN greatest(t.attempts, $7::int) ELSE t.attempts END,
@@ -10,5 +10,5 @@ SET published_at = CASE WHEN s.verdict = 0 THEN now() END,
     last_error = CASE s.verdict WHEN 0 THEN NULL WHEN 2 THEN t.last_error ELSE s.error END
 FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::bigint[], $6::text[])
      AS s (id, since, attempts, verdict, wait, error)
-WHERE t.id = s.id AND t.attempts = s.attempts AND t.locked_at >= s.since AND t.published_at IS NULL
+WHERE t.id = s.id AND t.attempts = s.attempts AND t.locked_at = s.since AND t.published_at IS NULL
 RETURNING t.id
