@@ -41,7 +41,7 @@ fn fill(looked: &Looked, sql: &str) -> String {
 
 /// Times that no client can hold (infinity, the year 10000) are brought into range: one such row must not hide the
 /// others. Fills `{{time(…)}}`.
-fn in_range(sql: &str) -> String {
+pub(super) fn in_range(sql: &str) -> String {
     let mut out = String::new();
     let mut rest = sql;
     while let Some((before, after)) = rest.split_once("{{time(") {
