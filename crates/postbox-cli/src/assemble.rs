@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postbox_core::cleaner::SweepRequest;
 use postbox_core::telemetry::Telemetry;
 use postbox_core::{
     Cleaner, Code, Pattern, Relay, RelayHealth, Settings, StoreError, StoreErrorKind, TableName,
@@ -62,6 +63,12 @@ impl Database {
         format!("{}/{}", options.get_host(), options.get_database().unwrap_or(options.get_username()))
     }
 
+    /// The database's name, and whether it is on this machine: by a socket, or the loopback.
+    pub(crate) fn name(&self) -> (&str, bool) {
+        let options = &self.options;
+        (options.get_database().unwrap_or(options.get_username()), is_local(options))
+    }
+
     /// One connection, past a pooler where there is a way. A command that cannot get one says so at once; a pool
     /// would try in silence until its limit and then blame itself.
     pub(crate) async fn connect(&self) -> Result<PgConnection, Failure> {
@@ -86,7 +93,33 @@ impl Database {
     /// What operators do with a table; connects when it is first used.
     pub(crate) fn admin(&self, table: &TableName, config: &Config) -> PgAdmin {
         let options = self.options.clone().disable_statement_logging();
-        PgAdmin::connect(options, table.clone()).max_attempts(max_attempts(config))
+        PgAdmin::connect(options, table.clone())
+            .max_attempts(max_attempts(config))
+            .lock_ttl(config.relay.lock_ttl)
+    }
+}
+
+fn is_local(options: &PgConnectOptions) -> bool {
+    let host = options.get_host().trim_matches(['[', ']']);
+    let loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
+    options.get_socket().is_some() || host.starts_with('/') || host == "localhost" || loopback
+}
+
+/// Past a pooler, where there is a way: for whoever looks at the way itself.
+pub(crate) fn direct_admin(database: &Database, table: &TableName, config: &Config) -> PgAdmin {
+    let options = database.direct.as_ref().unwrap_or(&database.options).clone().disable_statement_logging();
+    PgAdmin::connect(options, table.clone())
+        .max_attempts(max_attempts(config))
+        .lock_ttl(config.relay.lock_ttl)
+}
+
+/// What a sweep of the configuration deletes.
+pub(crate) fn sweep(config: &Config) -> SweepRequest {
+    SweepRequest {
+        retention: config.cleaner.retention,
+        dead_retention: config.cleaner.dead_retention,
+        batch: 500,
+        max_attempts: max_attempts(config),
     }
 }
 
@@ -270,4 +303,30 @@ pub(crate) fn operator() -> String {
     let user = user.filter(|user| !user.trim().is_empty()).unwrap_or_else(|| "unknown".to_owned());
     let name = format!("{user}@{}", host());
     name.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{connect_options, is_local};
+
+    #[test]
+    fn only_this_machine_is_local() {
+        let local = |url: &str| is_local(&connect_options(url).unwrap());
+        for url in [
+            "postgres://127.0.0.1/a",
+            "postgres://localhost/a",
+            "postgres://[::1]/a",
+            "postgres:///a?host=/run/pg",
+        ] {
+            assert!(local(url), "{url}");
+        }
+        for url in [
+            "postgres://db-1/a",
+            "postgres://10.0.0.1/a",
+            "postgres://localhost.example.org/a",
+            "postgres://a@[fe80::1]/a",
+        ] {
+            assert!(!local(url), "{url}");
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! The command line: what can be asked for, and how it gets to the commands.
 
+mod operate;
+
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -63,6 +65,10 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
     if name == "explain" {
         return cmd::explain::run(matches.get_one::<String>("code").map(String::as_str), json);
     }
+    if name == "completions" {
+        let shell = matches.get_one::<String>("shell").map(String::as_str);
+        return cmd::completions::run(shell.unwrap_or_default(), json);
+    }
     let (name, matches) = match matches.subcommand() {
         Some((inner, matches)) => (format!("{name} {inner}"), matches),
         None => (name.to_owned(), matches),
@@ -83,6 +89,16 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
         "migrate print" => cmd::migrate::print(&call),
         "relay" => cmd::relay::run(&call.config),
         "status" => cmd::status::run(&call),
+        "events list" => cmd::events::list(&call),
+        "events show" => cmd::events::show(&call),
+        "events tail" => cmd::tail::run(&call),
+        "events replay" => cmd::events::replay(&call),
+        "dead list" => cmd::dead::list(&call),
+        "dead show" => cmd::dead::show(&call),
+        "dead replay" => cmd::dead::replay(&call),
+        "dead discard" => cmd::dead::discard(&call),
+        "clean" => cmd::clean::run(&call),
+        "doctor" => cmd::doctor::run(&call),
         "pause" => cmd::pause::pause(&call),
         "resume" => cmd::pause::resume(&call),
         "enqueue" => cmd::enqueue::run(&call),
@@ -158,7 +174,8 @@ pub(crate) fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .arg(json)
-        .subcommands([migrate(), relay(), status(), pause(), resume(), enqueue(), config(), explain()])
+        .subcommands([migrate(), relay(), operate::status(), operate::events(), operate::dead(), pause(), resume()])
+        .subcommands([operate::clean(), operate::doctor(), enqueue(), config(), explain(), operate::completions()])
 }
 
 fn switch(name: &'static str, help: &'static str) -> Arg {
@@ -220,14 +237,6 @@ fn relay() -> Command {
                 .value_parser(PossibleValuesParser::new(["text", "json"]))
                 .default_value("text"),
         )
-}
-
-fn status() -> Command {
-    Command::new("status").about("Shows who works on a table and what it holds").args(args_for(&[
-        "database_url",
-        "relay.tables",
-        "relay.max_attempts",
-    ]))
 }
 
 fn pause() -> Command {

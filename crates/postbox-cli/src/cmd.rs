@@ -1,12 +1,20 @@
 //! The commands, one file each, and what several of them share.
 
+pub(crate) mod clean;
+pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod dead;
+pub(crate) mod doctor;
 pub(crate) mod enqueue;
+pub(crate) mod events;
 pub(crate) mod explain;
+mod given;
 pub(crate) mod migrate;
 pub(crate) mod pause;
 pub(crate) mod relay;
+mod replay;
 pub(crate) mod status;
+pub(crate) mod tail;
 
 use std::future::Future;
 use std::time::Duration;
@@ -33,6 +41,26 @@ fn named_tables(config: &Config) -> Result<Vec<TableName>, Failure> {
     match config.origin("relay.tables") {
         Some(Origin::Flag(_)) => tables(config),
         _ => Err(no_tables().next("name the table on the command line: --table public.org_outbox").into()),
+    }
+}
+
+/// The one table that a command is about.
+fn one_table(config: &Config) -> Result<TableName, Failure> {
+    only(tables(config)?)
+}
+
+/// The one table of the command line.
+fn named_table(config: &Config) -> Result<TableName, Failure> {
+    only(named_tables(config)?)
+}
+
+fn only(mut tables: Vec<TableName>) -> Result<TableName, Failure> {
+    match (tables.len(), tables.pop()) {
+        (1, Some(table)) => Ok(table),
+        (count, _) => {
+            let message = format!("this is about one table, {count} are named");
+            Err(Problem::new(Code::ConfigInvalid, message).next("give --table once").into())
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The program `postbox`: see `postbox --help`.
 
+mod ask;
 mod assemble;
 mod cli;
 mod cmd;
@@ -10,6 +11,7 @@ mod control;
 mod docs;
 mod http;
 mod logs;
+mod render;
 mod report;
 
 fn main() -> std::process::ExitCode {

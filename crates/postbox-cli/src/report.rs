@@ -73,6 +73,12 @@ impl Problem {
         self
     }
 
+    /// The same with what was done before it.
+    pub(crate) fn after(mut self, what: &str) -> Self {
+        self.message = format!("{} ({what})", self.message);
+        self
+    }
+
     /// The same with another exit than the code's.
     pub(crate) fn exit(mut self, exit: Exit) -> Self {
         self.exit = exit;
@@ -166,6 +172,13 @@ impl Failure {
         }
     }
 
+    /// The first of all that went wrong: what, and what to do next.
+    pub(crate) fn first(&self) -> (String, String) {
+        let first = &self.to_json()["errors"][0];
+        let text = |name: &str| first[name].as_str().unwrap_or_default().to_owned();
+        (text("cause"), text("next"))
+    }
+
     /// Prints it to standard error.
     pub(crate) fn print(&self, as_json: bool) {
         let text = if as_json { self.to_json().to_string() } else { self.to_string() };
@@ -224,6 +237,13 @@ pub(crate) fn say(text: &str) -> Result<(), Failure> {
 /// Writes a result as JSON to standard output.
 pub(crate) fn say_json(value: &Value) -> Result<(), Failure> {
     say(&value.to_string())
+}
+
+/// Writes a result as JSON that keeps numbers as they were written.
+pub(crate) fn say_as_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value);
+    say(&text
+        .map_err(|error| Problem::new(Code::DatabaseError, format!("the result is no JSON: {error}")))?)
 }
 
 #[cfg(test)]

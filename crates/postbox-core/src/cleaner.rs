@@ -19,6 +19,21 @@ pub trait Sweep: Send + Sync + 'static {
     fn sweep(&self, request: &SweepRequest) -> impl Future<Output = Result<Swept, StoreError>> + Send;
 }
 
+/// Says beforehand what sweeps would delete.
+pub trait SweepCount: Sweep {
+    /// How many rows are past their retention now; `batch` has no part in it.
+    fn due(&self, request: &SweepRequest) -> impl Future<Output = Result<Due, StoreError>> + Send;
+}
+
+/// What is past its retention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Due {
+    /// Published rows.
+    pub published: u64,
+    /// Dead rows.
+    pub dead: u64,
+}
+
 /// What a sweep may delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SweepRequest {

@@ -64,6 +64,9 @@ codes! {
     ColumnMissing = "OUTBOX_COLUMN_MISSING",
         "The event needs a column that this table does not have.",
         "Run `postbox migrate up` on the table, or leave the field out.";
+    EventMissing = "OUTBOX_EVENT_MISSING",
+        "The table has no such event, or not in the state that this needs.",
+        "Look for it with `postbox events list`; what was published long ago is cleaned away.";
     NotEmpty = "OUTBOX_NOT_EMPTY",
         "The table still holds events that were not published.",
         "Let the relay deliver them first, or pass --discard-unpublished to lose them on purpose.";

@@ -12,10 +12,12 @@
 //! 5. `relay/dispatch.rs` – a unit of events under a timeout.
 //! 6. `relay/settle.rs` – outcomes become verdicts.
 
+pub mod browse;
 pub mod bus;
 pub mod cleaner;
 pub mod code;
 pub mod dead;
+pub mod diagnose;
 pub mod dispatcher;
 pub mod event;
 pub mod failpoint;
@@ -35,10 +37,15 @@ pub mod topic;
 mod trace;
 pub mod tx;
 
+pub use browse::{
+    Browse, Content, Direction, EventDetail, EventFilter, EventStatus, EventSummary, ListRequest, Page,
+    Published,
+};
 pub use bus::{EventBus, HandlerError, HandlerResult};
 pub use cleaner::Cleaner;
 pub use code::Code;
 pub use dead::{DeadCause, DeadEvent, DeadFilter, DeadLetters};
+pub use diagnose::{Diagnose, Examination, Finding, Level};
 pub use dispatcher::{BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, Meta, Receipts};
 pub use event::{
     AggregateKey, Availability, Event, EventError, EventId, Headers, Limits, Payload, RecordDefaults,

@@ -5,10 +5,11 @@ use std::time::Duration;
 use postbox_core::{Inspect as _, Layout, TableCounts, TableName, TableRelay};
 use serde_json::{Value, json};
 
-use super::{block_on, tables, within_patience};
+use super::{block_on, given, tables, within_patience};
 use crate::assemble::Database;
 use crate::cli::Call;
 use crate::config::Config;
+use crate::render::{Tint, age, paint, printable, thousands};
 use crate::report::{Exit, Failure, Problem, say, say_json};
 
 struct Status {
@@ -31,6 +32,9 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
                 Err(problem) => problems.push(problem),
             }
         }
+        if call.on("check") {
+            return check(call, &seen, problems);
+        }
         if call.json {
             say_json(&json!({ "tables": seen.iter().map(Status::to_json).collect::<Vec<_>>() }))?;
         } else if !seen.is_empty() {
@@ -50,7 +54,86 @@ async fn look(database: &Database, config: &Config, table: TableName) -> Result<
     Ok(Status { table, layout, counts, relay })
 }
 
+/// What is still well.
+struct Bounds {
+    age: Duration,
+    dead: u64,
+    pending: Option<u64>,
+}
+
+/// Judges tables, for monitoring. What cannot be looked at is a failure, not a judgement.
+fn check(call: &Call<'_>, seen: &[Status], problems: Vec<Problem>) -> Result<Exit, Failure> {
+    let bounds = Bounds {
+        age: given::duration(call, "max-age")?.unwrap_or(Duration::from_secs(30)),
+        dead: given::number(call, "max-dead")?.unwrap_or(0),
+        pending: given::number(call, "max-pending")?,
+    };
+    let beyond: Vec<Vec<String>> = seen.iter().map(|status| status.beyond(&bounds)).collect();
+    let well = beyond.iter().all(Vec::is_empty);
+    let judged = || seen.iter().zip(&beyond);
+    if call.json {
+        let tables = judged().map(|(status, beyond)| {
+            let mut value = status.to_json();
+            value["ok"] = Value::from(beyond.is_empty());
+            value["beyond"] = Value::from(beyond.as_slice());
+            value
+        });
+        say_json(&json!({ "ok": well && problems.is_empty(), "tables": tables.collect::<Vec<_>>() }))?;
+    } else if !seen.is_empty() {
+        let nagios = call.text("format") == Some("nagios");
+        let lines = judged().map(|(status, beyond)| match (nagios, beyond.is_empty()) {
+            (true, well) => status.nagios(&bounds, well),
+            (false, true) => format!("{} {}  {}", paint("✓", Tint::Good), status.table, status.line()),
+            (false, false) => format!("{} {}  {}", paint("✗", Tint::Bad), status.table, beyond.join("; ")),
+        });
+        say(&lines.collect::<Vec<_>>().join("\n"))?;
+    }
+    if !problems.is_empty() {
+        return Err(Failure::Problems(problems));
+    }
+    Ok(if well { Exit::Done } else { Exit::Problems })
+}
+
 impl Status {
+    /// What is beyond its bound, in words.
+    fn beyond(&self, bounds: &Bounds) -> Vec<String> {
+        let counts = &self.counts;
+        let mut beyond = Vec::new();
+        if counts.oldest_pending_age > bounds.age {
+            beyond.push(format!("oldest {} (max {})", age(counts.oldest_pending_age), age(bounds.age)));
+        }
+        if counts.dead > bounds.dead {
+            beyond.push(format!("dead {} (max {})", thousands(counts.dead), thousands(bounds.dead)));
+        }
+        if let Some(most) = bounds.pending.filter(|most| counts.pending > *most) {
+            beyond.push(format!("waiting {} (max {})", thousands(counts.pending), thousands(most)));
+        }
+        beyond
+    }
+
+    /// One line with values, warning at a third of a bound and critical beyond it: `oldest=38s;10;30`.
+    fn nagios(&self, bounds: &Bounds, well: bool) -> String {
+        let counts = &self.counts;
+        let name = match self.table.schema() {
+            None | Some("public") => self.table.table().to_owned(),
+            Some(_) => self.table.to_string(),
+        };
+        let (oldest, most) = (counts.oldest_pending_age.as_secs(), bounds.age.as_secs());
+        let state = match (well, counts.oldest_pending_age > bounds.age / 3) {
+            (false, _) => "CRITICAL",
+            (true, true) => "WARNING",
+            (true, false) => "OK",
+        };
+        let mut line = format!("{state} {name} oldest={oldest}s;{};{most}", most / 3);
+        if counts.dead > 0 || bounds.dead > 0 {
+            line = format!("{line} dead={};;{}", counts.dead, bounds.dead);
+        }
+        if let Some(most) = bounds.pending {
+            line = format!("{line} pending={};;{most}", counts.pending);
+        }
+        line
+    }
+
     fn line(&self) -> String {
         let Self { layout, counts, relay, .. } = self;
         let about = if counts.estimated { "~" } else { "" };
@@ -70,7 +153,7 @@ impl Status {
             ("blocked", counts.blocked),
         ] {
             if number > 0 {
-                parts.push(format!("{name} {}", thousands(number)));
+                parts.push(format!("{name} {about}{}", thousands(number)));
             }
         }
         if relay.paused_at.is_some() {
@@ -96,47 +179,12 @@ fn name_of(holder: &str) -> String {
     printable(holder.rsplit_once('/').map_or(holder, |(name, _)| name))
 }
 
-/// What others wrote into the database may not move the cursor.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
-fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// An age with as much precision as somebody on call wants.
-fn age(age: Duration) -> String {
-    let seconds = age.as_secs();
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{minutes}m{:02}s", seconds % 60),
-        3600..86_400 => format!("{hours}h{:02}m", minutes % 60),
-        _ => format!("{days}d{:02}h", hours % 24),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Duration, age, name_of, thousands};
+    use super::name_of;
 
     #[test]
-    fn numbers_and_ages_for_people() {
-        for (number, text) in [(0, "0"), (999, "999"), (1204, "1,204"), (1_000_000, "1,000,000")] {
-            assert_eq!(thousands(number), text);
-        }
-        for (seconds, text) in [(0, "0s"), (38, "38s"), (124, "2m04s"), (3720, "1h02m"), (180_000, "2d02h")] {
-            assert_eq!(age(Duration::from_secs(seconds)), text);
-        }
+    fn a_relay_is_named_without_what_makes_it_unique() {
         assert_eq!(name_of("pod-7:12/0198aa"), "pod-7:12");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postbox_core::cleaner::{Sweep, SweepRequest, Swept};
+use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
 use postbox_core::{Code, Inspect, Layout, StoreError, StoreErrorKind, TableCounts, TableName, TableRelay};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
@@ -97,6 +97,11 @@ impl PgAdmin {
                     Layout::Full => template
                         .with("alive", "dead_at IS NULL")
                         .with("dead", "(dead_at IS NOT NULL AND published_at IS NULL)")
+                        .with(
+                            "status",
+                            "CASE WHEN published_at IS NOT NULL THEN 'SENT' WHEN dead_at IS NOT NULL THEN 'DEAD' \
+                             WHEN locked_at IS NOT NULL THEN 'PUBLISHING' WHEN attempts > 0 THEN 'FAILED' ELSE 'NEW' END",
+                        )
                         .with("died", "dead_at")
                         .with("dead_since", "dead_at")
                         .with("aggregate_type", "aggregate_type")
@@ -104,6 +109,14 @@ impl PgAdmin {
                         .with("revive", ", locked_by = NULL, dead_at = NULL, dlq_at = NULL"),
                     Layout::Bare => template
                         .with("alive", format!("(attempts < {max} OR locked_at >= {live})"))
+                        .with(
+                            "status",
+                            format!(
+                                "CASE WHEN published_at IS NOT NULL THEN 'SENT' WHEN locked_at >= {live} THEN 'PUBLISHING' \
+                                 WHEN attempts >= {max} THEN 'DEAD' WHEN locked_at IS NOT NULL THEN 'PUBLISHING' \
+                                 WHEN attempts > 0 THEN 'FAILED' ELSE 'NEW' END"
+                            ),
+                        )
                         .with("dead", format!("(published_at IS NULL AND attempts >= {max} AND (locked_at IS NULL OR locked_at < {live}))"))
                         .with("died", "available_at")
                         .with("dead_since", "created_at")
@@ -195,17 +208,18 @@ impl Inspect for PgAdmin {
         let number = |place| -> Result<u64, StoreError> {
             Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))
         };
-        let estimated: bool = row.try_get(5).map_err(classify)?;
-        let pending = number(0)?;
+        let many: bool = row.try_get(5).map_err(classify)?;
+        let (pending, dead) = (number(0)?, number(3)?);
         let age: f64 = row.try_get(4).map_err(classify)?;
         Ok(TableCounts {
-            pending: if estimated { pending.max(number(6)?) } else { pending },
+            pending: if many { pending.max(number(6)?) } else { pending },
             locked: number(1)?,
             scheduled: number(2)?,
-            dead: number(3)?,
+            dead,
             blocked: 0,
             oldest_pending_age: Duration::try_from_secs_f64(age).unwrap_or_default(),
-            estimated,
+            // Dead events that were not counted to the end are no exact number either.
+            estimated: many || dead >= BOUND.unsigned_abs(),
         })
     }
 
@@ -257,5 +271,23 @@ impl Sweep for PgAdmin {
         let free: bool = row.try_get(0).map_err(classify)?;
         let rows: i64 = row.try_get(1).map_err(classify)?;
         Ok(if free { Swept::Deleted(u64::try_from(rows).unwrap_or(0)) } else { Swept::Busy })
+    }
+}
+
+impl SweepCount for PgAdmin {
+    async fn due(&self, request: &SweepRequest) -> Result<Due, StoreError> {
+        let sql = self.looked().await?.template.fill(
+            "SELECT (SELECT count(*) FROM {{table}} WHERE published_at < now() - make_interval(secs => $1)),
+                    (SELECT count(*) FROM {{table}}
+                     WHERE {{dead}} AND {{dead_since}} < now() - make_interval(secs => $2))",
+        );
+        let query = sqlx::query(AssertSqlSafe(sql))
+            .bind(request.retention.as_secs_f64())
+            .bind(request.dead_retention.map(|retention| retention.as_secs_f64()));
+        let row = query.fetch_one(&self.pool).await.map_err(classify)?;
+        let number = |place| -> Result<u64, StoreError> {
+            Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))
+        };
+        Ok(Due { published: number(0)?, dead: number(1)? })
     }
 }

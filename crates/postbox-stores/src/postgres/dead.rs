@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row as _};
 use time::OffsetDateTime;
 
 use super::admin::{Looked, PgAdmin, audit};
+use super::browse::in_range;
 use super::error::classify;
 
 /// An error without what differs from event to event.
@@ -25,7 +26,9 @@ const REVIVE: &str = "attempts = 0, available_at = now(), locked_at = NULL, last
 
 fn fill(looked: &Looked, sql: &str) -> String {
     let sql = sql.replace("{{where}}", WHERE).replace("{{set}}", REVIVE);
-    looked.template.clone().with("cause", CAUSE).fill(&sql)
+    // A row with a time that no client can hold must not keep anybody from the others.
+    let died = looked.template.fill("{{died}}");
+    looked.template.clone().with("cause", CAUSE).fill(&in_range(&sql).replace("dead_time", &died))
 }
 
 type Filtered<'q> = Query<'q, Postgres, PgArguments>;
@@ -81,8 +84,8 @@ impl DeadLetters for PgAdmin {
         let looked = self.looked().await?;
         let sql = fill(
             looked,
-            "SELECT event_id, tenant_id, topic, {{aggregate_type}}, {{aggregate_id}}, sequence, attempts, created_at,
-                    {{died}}, last_error
+            "SELECT event_id, tenant_id, topic, {{aggregate_type}}, {{aggregate_id}}, sequence, attempts, {{time(created_at)}},
+                    {{time(dead_time)}}, last_error
              FROM {{table}} WHERE {{where}} ORDER BY {{died}}, sequence LIMIT $8",
         );
         let query = bind(sqlx::query(AssertSqlSafe(sql)), filter).bind(i64::from(limit));
@@ -114,7 +117,7 @@ impl DeadLetters for PgAdmin {
     async fn causes(&self, filter: &DeadFilter) -> Result<Vec<DeadCause>, StoreError> {
         let sql = fill(
             self.looked().await?,
-            "SELECT {{cause}}, topic, count(*), min({{died}}), max({{died}}) FROM {{table}} WHERE {{where}}
+            "SELECT {{cause}}, topic, count(*), {{time(min(dead_time))}}, {{time(max(dead_time))}} FROM {{table}} WHERE {{where}}
              GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 1000",
         );
         let rows =

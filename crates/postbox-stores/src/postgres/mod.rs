@@ -4,8 +4,10 @@
 //! enqueue takes a `&mut sqlx::Transaction<'_, Postgres>`.
 
 mod admin;
+mod browse;
 mod claim;
 mod dead;
+mod diagnose;
 mod error;
 mod leader;
 mod link;

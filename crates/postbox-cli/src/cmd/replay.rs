@@ -1,0 +1,239 @@
+//! What `dead replay`, `dead discard` and `events replay` share: a question, a pace, and a truthful result.
+
+use std::time::Duration;
+
+use postbox_core::{Browse, EventId, EventStatus, StoreError, TableName};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{given, within_patience};
+use crate::ask::Progress;
+use crate::cli::Call;
+use crate::render::{Tint, paint, thousands};
+use crate::report::{Exit, Failure, Problem, say, say_json};
+
+/// Rows per transaction: small enough to be in nobody's way.
+pub(crate) const BATCH: u32 = 500;
+
+/// How often the replayed events are looked at, and how many at a time.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_AT: usize = 5_000;
+
+/// How long it is watched where nobody says.
+const WATCH: Duration = Duration::from_secs(10);
+
+/// How carefully to go.
+pub(crate) struct Pace {
+    /// Not more than so many in all.
+    pub(crate) first: Option<u64>,
+    rate: Option<f64>,
+    watch: Duration,
+}
+
+impl Pace {
+    /// As the flags say.
+    pub(crate) fn of(call: &Call<'_>) -> Result<Self, Failure> {
+        let first = given::number::<u64>(call, "first")?;
+        let watch = given::duration(call, "watch")?.unwrap_or(WATCH);
+        Ok(Self { first, rate: given::rate(call)?, watch })
+    }
+
+    /// How many to take at once, and how long to wait afterwards.
+    fn step(&self) -> (u32, Duration) {
+        let Some(rate) = self.rate else { return (BATCH, Duration::ZERO) };
+        let mut batch = 1;
+        while batch < BATCH && f64::from(batch * 2) <= rate / 4.0 {
+            batch *= 2;
+        }
+        (batch, Duration::from_secs_f64(f64::from(batch) / rate))
+    }
+}
+
+/// What was done.
+#[derive(Default)]
+struct Done {
+    events: Vec<EventId>,
+    /// Whether somebody stopped it half-way.
+    stopped: bool,
+}
+
+/// Replays batch after batch at the pace, watches what becomes of the events, and reports it. `next` replays at most so
+/// many and answers which; none is the end.
+pub(crate) async fn run(
+    call: &Call<'_>,
+    store: &impl Browse,
+    table: &TableName,
+    pace: &Pace,
+    rows: u64,
+    next: impl AsyncFnMut(u32) -> Result<Vec<EventId>, StoreError>,
+) -> Result<Exit, Failure> {
+    let started = Instant::now();
+    let progress = Progress::new(call.json);
+    let done = replay(table, pace, rows, &progress, next).await?;
+    let became = watch(store, table, &done, pace.watch, &progress).await?;
+    drop(progress);
+    became.report(call, table, &done, rows, started.elapsed())
+}
+
+async fn replay(
+    table: &TableName,
+    pace: &Pace,
+    rows: u64,
+    progress: &Progress,
+    mut next: impl AsyncFnMut(u32) -> Result<Vec<EventId>, StoreError>,
+) -> Result<Done, Failure> {
+    let (batch, pause) = pace.step();
+    let mut done = Done::default();
+    let mut stop = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut due = Instant::now();
+    loop {
+        let left = pace.first.map_or(u64::MAX, |first| first.saturating_sub(done.events.len() as u64));
+        let take = u32::try_from(left).unwrap_or(batch).min(batch);
+        if take == 0 {
+            return Ok(done);
+        }
+        let so_far = done.events.len();
+        let failed = |error: StoreError| {
+            let problem = Problem::about(table, &error);
+            Failure::from(if so_far == 0 {
+                problem
+            } else {
+                problem.after(&format!("{so_far} were replayed before"))
+            })
+        };
+        let got = within_patience(async { next(take).await.map_err(failed) }).await?;
+        if got.is_empty() {
+            return Ok(done);
+        }
+        done.events.extend(got);
+        progress.at(&format!("replayed {} of {}", thousands(done.events.len() as u64), thousands(rows)));
+        due += pause;
+        tokio::select! {
+            biased;
+            _ = &mut stop => {
+                done.stopped = true;
+                return Ok(done);
+            }
+            () = tokio::time::sleep_until(due) => {}
+        }
+    }
+}
+
+/// What became of replayed events.
+#[derive(Debug, Default)]
+struct Became {
+    delivered: u64,
+    dead: u64,
+    gone: u64,
+    waiting: u64,
+}
+
+async fn watch(
+    store: &impl Browse,
+    table: &TableName,
+    done: &Done,
+    limit: Duration,
+    progress: &Progress,
+) -> Result<Became, Failure> {
+    let mut became = Became { waiting: done.events.len() as u64, ..Became::default() };
+    if limit.is_zero() || done.stopped {
+        return Ok(became);
+    }
+    let end = Instant::now() + limit;
+    let mut waiting = done.events.clone();
+    let mut stop = std::pin::pin!(tokio::signal::ctrl_c());
+    loop {
+        let mut still = Vec::new();
+        for some in waiting.chunks(LOOK_AT) {
+            let look = async {
+                store.statuses(some).await.map_err(|error| Failure::from(Problem::about(table, &error)))
+            };
+            let found = within_patience(look).await?;
+            became.gone += (some.len() - found.len().min(some.len())) as u64;
+            for (event, status) in found {
+                match status {
+                    EventStatus::Sent => became.delivered += 1,
+                    EventStatus::Dead => became.dead += 1,
+                    EventStatus::New | EventStatus::Publishing | EventStatus::Failed => still.push(event),
+                }
+            }
+        }
+        became.waiting = still.len() as u64;
+        waiting = still;
+        if waiting.is_empty() || Instant::now() >= end {
+            return Ok(became);
+        }
+        progress.at(&format!(
+            "delivered {}, dead again {}, waiting {}",
+            thousands(became.delivered),
+            thousands(became.dead),
+            thousands(became.waiting)
+        ));
+        tokio::select! {
+            _ = &mut stop => return Ok(became),
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+impl Became {
+    fn report(
+        &self,
+        call: &Call<'_>,
+        table: &TableName,
+        done: &Done,
+        rows: u64,
+        took: Duration,
+    ) -> Result<Exit, Failure> {
+        let replayed = done.events.len() as u64;
+        if call.json {
+            say_json(&json!({
+                "table": table.to_string(), "matched": rows, "replayed": replayed, "stopped": done.stopped,
+                "delivered": self.delivered, "dead_again": self.dead, "waiting": self.waiting, "gone": self.gone,
+            }))?;
+        } else {
+            let mut parts = vec![format!("replayed {}", thousands(replayed))];
+            if self.delivered > 0 {
+                parts.push(paint(&format!("✓ delivered {}", thousands(self.delivered)), Tint::Good));
+            }
+            if self.gone > 0 {
+                parts.push(format!("gone {}", thousands(self.gone)));
+            }
+            if self.waiting > 0 {
+                parts.push(format!("waiting {} → postbox status --table {table}", thousands(self.waiting)));
+            }
+            if self.dead > 0 {
+                let minutes = took.as_secs() / 60 + 1;
+                let what = format!(
+                    "✗ dead again {} → postbox dead list --table {table} --since {minutes}m",
+                    thousands(self.dead)
+                );
+                parts.push(paint(&what, Tint::Bad));
+            }
+            if done.stopped {
+                parts.push("stopped before the end".to_owned());
+            }
+            say(&parts.join("  "))?;
+        }
+        Ok(match () {
+            () if done.stopped => Exit::Failed,
+            () if self.dead > 0 => Exit::Problems,
+            () => Exit::Done,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BATCH, Pace};
+    use std::time::Duration;
+
+    #[test]
+    fn a_rate_is_kept_in_small_steps() {
+        let step = |rate| Pace { first: None, rate, watch: Duration::ZERO }.step();
+        assert_eq!(step(None), (BATCH, Duration::ZERO));
+        assert_eq!(step(Some(1.0)), (1, Duration::from_secs(1)));
+        assert_eq!(step(Some(64.0)), (16, Duration::from_millis(250)));
+        assert!(step(Some(1e6)).0 <= BATCH * 2);
+    }
+}

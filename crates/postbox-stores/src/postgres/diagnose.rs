@@ -1,0 +1,207 @@
+//! What can be wrong between a relay and its table: the server, a pooler, the structure, and whoever holds things up.
+
+use std::time::Duration;
+
+use postbox_core::{Diagnose, Examination, Finding, Layout, StoreError, TableName};
+use sqlx::postgres::PgPool;
+use sqlx::{PgConnection, Row as _};
+
+use super::admin::PgAdmin;
+use super::error::classify;
+use super::migrate::{StepLock, plan};
+use super::schema::TableShape;
+
+/// The oldest server that is supported.
+const OLDEST: i32 = 140_000;
+
+/// A transaction that is open this many times longer than is doubtful is wrong.
+const FAR_TOO_LONG: u32 = 15;
+
+impl Diagnose for PgAdmin {
+    async fn diagnose(&self, examination: Examination) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        match server(&self.pool).await {
+            Ok(found) => findings.extend(found),
+            Err(error) => return vec![failed("connection", &error)],
+        }
+        findings.push(match pooled(&self.pool).await {
+            Ok(false) => Finding::good("pooler", "no transaction pooler in between"),
+            Ok(true) => Finding::wrong(
+                "pooler",
+                "transaction pooling: the leader's lock cannot work, and the relay refuses to start",
+                "set OUTBOX_DIRECT_URL to the database itself",
+            ),
+            Err(error) => failed("pooler", &error),
+        });
+        match structure(&self.pool, self.table()).await {
+            Ok(found) => findings.extend(found),
+            Err(error) => findings.push(failed("table", &error).with_migrate(self.table(), &error)),
+        }
+        match long_transactions(&self.pool, examination.long_transaction).await {
+            Ok(found) => findings.extend(found),
+            Err(error) => findings.push(failed("transactions", &error)),
+        }
+        findings
+    }
+}
+
+/// A check that could not be made.
+fn failed(check: &'static str, error: &StoreError) -> Finding {
+    Finding::wrong(check, error.message(), error.code().next_step())
+}
+
+trait WithMigrate {
+    fn with_migrate(self, table: &TableName, error: &StoreError) -> Self;
+}
+
+impl WithMigrate for Finding {
+    fn with_migrate(mut self, table: &TableName, error: &StoreError) -> Self {
+        if error.code() == postbox_core::Code::TableMissing {
+            self.fix = Some(format!("postbox migrate up --table {table}, or correct the name"));
+        }
+        self
+    }
+}
+
+async fn server(pool: &PgPool) -> Result<Vec<Finding>, StoreError> {
+    let row = sqlx::query(
+        "SELECT current_setting('server_version'), current_setting('server_version_num')::int,
+                current_database()::text, current_user::text, current_setting('synchronous_commit'), pg_is_in_recovery()",
+    )
+    .persistent(false)
+    .fetch_one(pool)
+    .await
+    .map_err(classify)?;
+    let read = || -> Result<Vec<Finding>, sqlx::Error> {
+        let (version, number): (String, i32) = (row.try_get(0)?, row.try_get(1)?);
+        let (database, user): (String, String) = (row.try_get(2)?, row.try_get(3)?);
+        let mut findings = vec![if number < OLDEST {
+            Finding::wrong("server", format!("PostgreSQL {version} is too old"), "use PostgreSQL 14 or later")
+        } else {
+            Finding::good("server", format!("PostgreSQL {version}, database {database} as {user}"))
+        }];
+        if row.try_get::<String, _>(4)? == "off" {
+            findings.push(Finding::doubtful(
+                "synchronous_commit",
+                "synchronous_commit is off: a crash of the server may lose what was committed just before, events and data alike",
+                format!("ALTER DATABASE {database} SET synchronous_commit = on"),
+            ));
+        }
+        if row.try_get(5)? {
+            findings.push(Finding::wrong(
+                "standby",
+                "the server is a read-only standby",
+                "name the primary in DATABASE_URL",
+            ));
+        }
+        Ok(findings)
+    };
+    read().map_err(classify)
+}
+
+/// Two clients share one server process, or one client has several: a transaction pooler stands between (hazard 6).
+async fn pooled(pool: &PgPool) -> Result<bool, StoreError> {
+    let mut clients = [pool.acquire().await.map_err(classify)?, pool.acquire().await.map_err(classify)?];
+    let mut pids = [Vec::new(), Vec::new()];
+    for _ in 0..3 {
+        for (client, pids) in clients.iter_mut().zip(&mut pids) {
+            let pid = sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
+            pids.push(pid.fetch_one(&mut **client).await.map_err(classify)?);
+        }
+    }
+    let moved = pids.iter().any(|pids| pids.iter().any(|pid| *pid != pids[0]));
+    Ok(moved || pids[0][0] == pids[1][0])
+}
+
+async fn structure(pool: &PgPool, table: &TableName) -> Result<Vec<Finding>, StoreError> {
+    let mut connection = pool.acquire().await.map_err(classify)?;
+    let shape = TableShape::expect(&mut connection, table).await?;
+    let migrate = format!("postbox migrate up --table {table}");
+    let mut findings = vec![Finding::good("table", format!("{} is there", shape.name))];
+    if shape.layout() == Layout::Bare {
+        let mut off = vec!["pause", "dead_at", "leader by row", "attempts_log", "fan-out", "audit"];
+        if shape.missing().is_empty() {
+            off = vec!["pause", "leader by row", "audit"];
+        }
+        findings.push(Finding::doubtful("layout", format!("bare table: no {}", off.join(", no ")), migrate));
+        return Ok(findings);
+    }
+    findings.push(Finding::good("layout", "all columns are there"));
+    findings.extend(drift(&mut connection, table, &migrate).await);
+    Ok(findings)
+}
+
+/// What `migrate up` would do. An index that is missing or unfinished makes every claim, count or clean read the whole
+/// table; the rest only lacks.
+async fn drift(connection: &mut PgConnection, table: &TableName, migrate: &str) -> Vec<Finding> {
+    let steps = match plan(connection, table).await {
+        Ok(plan) => plan.steps,
+        Err(error) => return vec![failed("schema", &error)],
+    };
+    if steps.is_empty() {
+        return vec![Finding::good("schema", "the schema is as this version wants it")];
+    }
+    let finding = |step: &super::migrate::Step| {
+        let what = format!("schema differs: {}", step.what);
+        if step.lock == StepLock::Concurrent && step.what.contains("index") {
+            Finding::wrong("schema", what, migrate)
+        } else {
+            Finding::doubtful("schema", what, migrate)
+        }
+    };
+    steps.iter().map(finding).collect()
+}
+
+/// Whoever holds an old snapshot in this database keeps dead row versions alive, and every claim has to read past them
+/// (hazard 15).
+async fn long_transactions(pool: &PgPool, limit: Duration) -> Result<Vec<Finding>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT 'pid ' || pid, extract(epoch FROM clock_timestamp() - xact_start)::float8,
+                concat_ws(', ', usename, nullif(application_name, ''), state), format('SELECT pg_terminate_backend(%s)', pid)
+         FROM pg_stat_activity
+         WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()
+           AND datname = current_database()
+           AND backend_type = 'client backend' AND xact_start < clock_timestamp() - make_interval(secs => $1)
+         UNION ALL
+         SELECT 'prepared transaction ' || gid, extract(epoch FROM clock_timestamp() - prepared)::float8, owner::text,
+                format('ROLLBACK PREPARED %L', gid)
+         FROM pg_prepared_xacts WHERE database = current_database() AND prepared < clock_timestamp() - make_interval(secs => $1)
+         ORDER BY 2 DESC LIMIT 5",
+    )
+    .bind(limit.as_secs_f64())
+    .persistent(false)
+    .fetch_all(pool)
+    .await
+    .map_err(classify)?;
+    let read = |row: &sqlx::postgres::PgRow| -> Result<Finding, sqlx::Error> {
+        let (holder, seconds): (String, f64) = (row.try_get(0)?, row.try_get(1)?);
+        let (who, fix): (String, String) = (row.try_get(2)?, row.try_get(3)?);
+        let age = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        let what = format!(
+            "{holder} ({who}) has a transaction open for {}s: vacuum cannot clean up behind the relay, claims get slow",
+            age.as_secs()
+        );
+        let fix = format!("end it: {fix}");
+        Ok(if age > limit * FAR_TOO_LONG {
+            Finding::wrong("transactions", what, fix)
+        } else {
+            Finding::doubtful("transactions", what, fix)
+        })
+    };
+    let mut findings = rows.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(classify)?;
+    let sees_all = sqlx::query_scalar::<_, bool>("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")
+        .persistent(false)
+        .fetch_one(pool)
+        .await
+        .map_err(classify)?;
+    if !sees_all {
+        findings.push(Finding::doubtful(
+            "transactions",
+            "the transactions of other users are not visible to this one",
+            "GRANT pg_read_all_stats TO this user, or look as another",
+        ));
+    } else if findings.is_empty() {
+        findings.push(Finding::good("transactions", "no transaction is open for long"));
+    }
+    Ok(findings)
+}
