@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use postbox_core::Code;
 
 use crate::cmd;
-use crate::config::{Config, Flags, Inputs, args, args_for, environment, mask};
+use crate::config::{Config, Flags, Inputs, args, args_for, environment, mask, parse_delay};
 use crate::logs::{self, Format};
 use crate::report::{Exit, Failure, Problem};
 
@@ -64,6 +64,9 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
     let Some((name, matches)) = matches.subcommand() else { return Ok(Exit::Usage) };
     if name == "explain" {
         return cmd::explain::run(matches.get_one::<String>("code").map(String::as_str), json);
+    }
+    if name == "demo" {
+        return cmd::demo::run(demo_wanted(matches, json)?);
     }
     if name == "completions" {
         let shell = matches.get_one::<String>("shell").map(String::as_str);
@@ -174,7 +177,7 @@ pub(crate) fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .arg(json)
-        .subcommands([migrate(), relay(), operate::status(), operate::events(), operate::dead(), pause(), resume()])
+        .subcommands([demo(), migrate(), relay(), operate::status(), operate::events(), operate::dead(), pause(), resume()])
         .subcommands([operate::clean(), operate::doctor(), enqueue(), config(), explain(), operate::completions()])
 }
 
@@ -285,6 +288,25 @@ fn config() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands([check, show])
+}
+
+fn demo() -> Command {
+    Command::new("demo")
+        .about("Shows a shop, its outbox and its relay at work, and that nothing gets lost; needs nothing installed")
+        .after_help("Exits with 0 only if every order that was written was delivered or is dead, and no other.")
+        .args([
+            Arg::new("for").long("for").value_name("DURATION").help("Ends by itself after this long, such as 10s"),
+            Arg::new("rate").long("rate").value_name("N").default_value("50").help("Orders per second, 1 to 1000"),
+        ])
+}
+
+fn demo_wanted(matches: &ArgMatches, json: bool) -> Result<cmd::demo::Wanted, Failure> {
+    let wrong = |flag: &str, why: String| Problem::new(Code::ConfigInvalid, format!("--{flag} {why}"));
+    let text = |flag: &str| matches.get_one::<String>(flag).map(String::as_str);
+    let time = text("for").map(parse_delay).transpose().map_err(|why| wrong("for", why))?;
+    let rate = text("rate").and_then(|rate| rate.parse().ok()).filter(|rate| (1..=1000).contains(rate));
+    let rate = rate.ok_or_else(|| wrong("rate", "must be a number from 1 to 1000".to_owned()))?;
+    Ok(cmd::demo::Wanted { time, rate, json })
 }
 
 fn explain() -> Command {

@@ -66,6 +66,7 @@ fn every_command_speaks_json() {
         ("enqueue", (&["--topic", TOPIC, "--payload", "1"], 0)),
         ("config check", (&[], 0)),
         ("config show", (&[], 0)),
+        ("demo", (&["--for", "1s"], 0)),
         ("explain", (&["OUTBOX_TIMEOUT"], 0)),
         ("completions", (&["zsh"], 0)),
     ]);
@@ -74,8 +75,11 @@ fn every_command_speaks_json() {
     commands.sort_by_key(|name| name == "migrate down");
     for name in commands {
         let Some((more, exit)) = cases.get(name.as_str()) else { panic!("postbox {name} has no case here") };
-        let table =
-            if matches!(name.as_str(), "explain" | "completions") { &[][..] } else { &["--table", TABLE] };
+        let table = if matches!(name.as_str(), "demo" | "explain" | "completions") {
+            &[][..]
+        } else {
+            &["--table", TABLE]
+        };
         let args: Vec<&str> = name
             .split(' ')
             .chain(table.iter().copied())
