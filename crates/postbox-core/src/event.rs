@@ -1,6 +1,6 @@
 //! ① Events: what a service enqueues.
 //!
-//! Three types keep three roles apart: [`Event`] is your own typed event, [`Record`] is the row that will be
+//! Three types keep three roles apart: [`Event`] is your own typed event, [`Record`](crate::Record) is the row that will be
 //! written (immutable, checked, serialised once), and [`Delivery`](crate::Delivery) is the row that a relay claimed.
 
 use std::collections::BTreeMap;
