@@ -21,34 +21,39 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Shows what would be done, and asks: `y` on this machine's database, the name of the database on another. `--yes`
-    /// answers beforehand; without a terminal there is no other way.
+    /// Shows what would be done, and asks.
     pub(crate) fn confirmed(&self, yes: bool, json: bool) -> Result<bool, Failure> {
         let Self { verb, rows, table, database, .. } = self;
         let place = format!("{} in {table} @ {}", counted(*rows, "row"), database.place());
         if !json {
             tell(&format!("{}\n{}\n", printable(&self.meaning), place));
         }
-        if yes {
-            return Ok(true);
-        }
-        let mut input = std::io::stdin().lock();
-        if !input.is_terminal() {
-            let message = format!("to {verb} {place} needs a yes, and there is no terminal to ask on");
-            return Err(Problem::new(Code::ConfigMissing, message).next("pass --yes").into());
-        }
-        let (name, local) = database.name();
-        if local {
-            tell(&format!("{verb} them? [y/N] "));
-        } else {
-            tell(&format!("Type {name:?} to {verb}: "));
-        }
-        let mut answer = String::new();
-        // No answer is a no.
-        let read = input.read_line(&mut answer).unwrap_or(0);
-        let answer = answer.trim();
-        Ok(read > 0 && if local { matches!(answer, "y" | "Y" | "yes") } else { answer == name })
+        sure(verb, &place, database, yes)
     }
+}
+
+/// Asks before something is changed for good: `y` on this machine's database, the name of the database on another.
+/// `--yes` answers beforehand; without a terminal there is no other way.
+pub(crate) fn sure(verb: &str, what: &str, database: &Database, yes: bool) -> Result<bool, Failure> {
+    if yes {
+        return Ok(true);
+    }
+    let mut input = std::io::stdin().lock();
+    if !input.is_terminal() {
+        let message = format!("to {verb} {what} needs a yes, and there is no terminal to ask on");
+        return Err(Problem::new(Code::ConfigMissing, message).next("pass --yes").into());
+    }
+    let (name, local) = database.name();
+    if local {
+        tell(&format!("{verb} them? [y/N] "));
+    } else {
+        tell(&format!("Type {name:?} to {verb}: "));
+    }
+    let mut answer = String::new();
+    // No answer is a no.
+    let read = input.read_line(&mut answer).unwrap_or(0);
+    let answer = answer.trim();
+    Ok(read > 0 && if local { matches!(answer, "y" | "Y" | "yes") } else { answer == name })
 }
 
 /// Says something beside the result.

@@ -8,15 +8,10 @@ use postbox_core::{
     Cleaner, Code, Pattern, Relay, RelayHealth, Settings, StoreError, StoreErrorKind, TableName,
 };
 use postbox_sinks::AnySink;
-use postbox_stores::postgres::{PgAdmin, PgStore, classify, connect_options};
-use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions as _, PgConnection};
+use postbox_stores::any::{AnyAdmin, AnyConnection, AnyDatabase, AnyStore, Dialect, StoreSettings};
 
-use crate::config::{Config, Secret};
+use crate::config::{Config, Origin};
 use crate::report::{Failure, Problem};
-
-/// How long a command waits for a connection.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The active relay must have missed several ticks before it loses its place, and never be judged by seconds.
 const LEADER_TICKS: u32 = 5;
@@ -35,82 +30,112 @@ pub(crate) fn tables(names: &[String]) -> Result<Vec<TableName>, Failure> {
     if problems.is_empty() { Ok(tables) } else { Err(Failure::Problems(problems)) }
 }
 
-/// The database that the configuration names.
+/// The database that the configuration names, or the file that stands in for one.
 #[derive(Debug, Clone)]
 pub(crate) struct Database {
-    options: PgConnectOptions,
-    direct: Option<PgConnectOptions>,
+    inner: AnyDatabase,
+    /// Nobody named a database.
+    by_default: bool,
 }
 
 impl Database {
     /// Reads the URLs; nothing is connected yet.
     pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
-        config.require(&["database_url"])?;
-        let parse = |url: &Secret| {
-            connect_options(url.reveal())
-                .map_err(|error| Failure::from(Problem::new(error.code(), error.message())))
-        };
-        let url = config.general.database_url.as_ref();
-        let options =
-            url.map(parse).transpose()?.ok_or_else(|| Problem::new(Code::DatabaseUrl, "none is given"))?;
-        let direct = config.general.direct_url.as_ref().map(parse).transpose()?;
-        Ok(Self { options, direct })
+        let refused = |error: StoreError| Failure::from(Problem::new(error.code(), error.message()));
+        let url = &config.general.database_url;
+        let mut inner = AnyDatabase::from_url(url.reveal()).map_err(refused)?;
+        if let Some(direct) = &config.general.direct_url {
+            inner = inner.direct(direct.reveal()).map_err(refused)?;
+        }
+        let by_default = matches!(config.origin("database_url"), Some(Origin::Default));
+        Ok(Self { inner, by_default })
     }
 
-    /// Host and name, for questions to people.
+    /// Host and name, or the file, for questions to people.
     pub(crate) fn place(&self) -> String {
-        let options = &self.options;
-        format!("{}/{}", options.get_host(), options.get_database().unwrap_or(options.get_username()))
+        self.inner.place()
     }
 
-    /// The database's name, and whether it is on this machine: by a socket, or the loopback.
-    pub(crate) fn name(&self) -> (&str, bool) {
-        let options = &self.options;
-        (options.get_database().unwrap_or(options.get_username()), is_local(options))
+    /// The database's name, and whether it is on this machine.
+    pub(crate) fn name(&self) -> (String, bool) {
+        (self.inner.name(), self.inner.is_local())
     }
 
-    /// One connection, past a pooler where there is a way. A command that cannot get one says so at once; a pool
-    /// would try in silence until its limit and then blame itself.
-    pub(crate) async fn connect(&self) -> Result<PgConnection, Failure> {
-        let options = self.direct.as_ref().unwrap_or(&self.options).clone().disable_statement_logging();
-        let place = format!("{}:{}", options.get_host(), options.get_port());
-        let error = match tokio::time::timeout(CONNECT_LIMIT, options.connect()).await {
-            Ok(Ok(connection)) => return Ok(connection),
-            Ok(Err(error)) => classify(error),
-            Err(_) => StoreError::new(
-                Code::DatabaseUnreachable,
-                StoreErrorKind::Connection,
-                format!("no answer within {CONNECT_LIMIT:?}"),
-            ),
-        };
-        let message = match error.code() {
-            Code::DatabaseUnreachable => format!("{place}: {}", error.message()),
-            _ => error.message().to_owned(),
-        };
-        Err(Problem::new(error.code(), message).into())
+    /// What SQL it understands.
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.inner.dialect()
+    }
+
+    /// Whether nobody named a database.
+    pub(crate) fn is_default(&self) -> bool {
+        self.by_default
+    }
+
+    /// Whether it is a file that is not there yet.
+    pub(crate) fn is_missing_file(&self) -> bool {
+        self.inner.is_missing_file()
+    }
+
+    /// One connection; a command that cannot get one says so at once.
+    pub(crate) async fn connect(&self) -> Result<AnyConnection, Failure> {
+        self.inner.connect().await.map_err(|error| self.problem(&error).into())
+    }
+
+    /// The same, but a file that is not there is made.
+    pub(crate) async fn connect_or_create(&self) -> Result<AnyConnection, Failure> {
+        self.inner.connect_or_create().await.map_err(|error| self.problem(&error).into())
+    }
+
+    /// An empty database of the same kind, to find out what would be done to a file that is not there.
+    pub(crate) async fn pretend(&self) -> Result<AnyConnection, Failure> {
+        self.inner.pretend().await.map_err(|error| self.problem(&error).into())
+    }
+
+    /// Refuses to go on where the database is a file that is not there.
+    pub(crate) fn expect_file(&self) -> Result<(), Failure> {
+        if !self.is_missing_file() {
+            return Ok(());
+        }
+        let message = format!("{}: it does not exist", self.place());
+        Err(self.problem(&StoreError::new(Code::DatabaseFile, StoreErrorKind::Refused, message)).into())
+    }
+
+    /// Why there is no connection.
+    fn problem(&self, error: &StoreError) -> Problem {
+        let problem = Problem::new(error.code(), error.message());
+        if error.code() != Code::DatabaseFile || !self.is_missing_file() {
+            return problem;
+        }
+        let problem = problem.next("make it: postbox migrate up --table <name>");
+        if self.by_default {
+            problem.after("no database is named, so this file is meant").next(
+                "name one: DATABASE_URL=postgres://…, or make the file: postbox migrate up --table <name>",
+            )
+        } else {
+            problem
+        }
+    }
+
+    /// An error about a table; where nobody named a database, it may be about the wrong one.
+    pub(crate) fn about(&self, table: &TableName, error: &StoreError) -> Problem {
+        let problem = Problem::about(table, error);
+        if self.by_default && error.code() == Code::TableNameInvalid {
+            let next =
+                format!("name one: DATABASE_URL=postgres://…, or the table: --table {}", table.table());
+            return problem.after(&format!("no database is named, so {} is meant", self.place())).next(next);
+        }
+        problem
     }
 
     /// What operators do with a table; connects when it is first used.
-    pub(crate) fn admin(&self, table: &TableName, config: &Config) -> PgAdmin {
-        let options = self.options.clone().disable_statement_logging();
-        PgAdmin::connect(options, table.clone())
-            .max_attempts(max_attempts(config))
-            .lock_ttl(config.relay.lock_ttl)
+    pub(crate) fn admin(&self, table: &TableName, config: &Config) -> AnyAdmin {
+        self.inner.admin(table, max_attempts(config), config.relay.lock_ttl)
     }
-}
 
-fn is_local(options: &PgConnectOptions) -> bool {
-    let host = options.get_host().trim_matches(['[', ']']);
-    let loopback = host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-    options.get_socket().is_some() || host.starts_with('/') || host == "localhost" || loopback
-}
-
-/// Past a pooler, where there is a way: for whoever looks at the way itself.
-pub(crate) fn direct_admin(database: &Database, table: &TableName, config: &Config) -> PgAdmin {
-    let options = database.direct.as_ref().unwrap_or(&database.options).clone().disable_statement_logging();
-    PgAdmin::connect(options, table.clone())
-        .max_attempts(max_attempts(config))
-        .lock_ttl(config.relay.lock_ttl)
+    /// Past a pooler, where there is a way: for whoever looks at the way itself.
+    pub(crate) fn direct_admin(&self, table: &TableName, config: &Config) -> AnyAdmin {
+        self.inner.direct_admin(table, max_attempts(config), config.relay.lock_ttl)
+    }
 }
 
 /// What a sweep of the configuration deletes.
@@ -127,7 +152,7 @@ pub(crate) fn sweep(config: &Config) -> SweepRequest {
 #[derive(Debug)]
 pub(crate) struct TableRelay {
     pub(crate) table: TableName,
-    pub(crate) relay: Relay<PgStore>,
+    pub(crate) relay: Relay<AnyStore>,
     pub(crate) health: RelayHealth,
     /// The line for the log when it is up.
     pub(crate) announcement: String,
@@ -137,15 +162,15 @@ pub(crate) struct TableRelay {
 #[derive(Debug)]
 pub(crate) struct TableCleaner {
     pub(crate) table: TableName,
-    pub(crate) admin: PgAdmin,
-    pub(crate) cleaner: Cleaner<PgAdmin>,
+    pub(crate) admin: AnyAdmin,
+    pub(crate) cleaner: Cleaner<AnyAdmin>,
 }
 
 /// What counts a table for the gauges.
 #[derive(Debug)]
 pub(crate) struct TableMonitor {
     pub(crate) table: TableName,
-    pub(crate) admin: PgAdmin,
+    pub(crate) admin: AnyAdmin,
     pub(crate) telemetry: Telemetry,
 }
 
@@ -158,17 +183,22 @@ pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result
     let routes = describe_routes(config);
     let mut relays = Vec::new();
     for table in tables {
-        let options = database.options.clone();
-        let mut store = PgStore::builder(options, table.clone())
-            .single_active(config.relay.single_active)
-            .name(name)
-            .leader_ttl(LEADER_LEAST.max(config.relay.poll_interval * LEADER_TICKS));
-        if let Some(direct) = &database.direct {
-            store = store.direct(direct.clone());
-        }
+        let store = database.inner.store(
+            &table,
+            StoreSettings {
+                single_active: config.relay.single_active,
+                name: name.to_owned(),
+                leader_ttl: LEADER_LEAST.max(config.relay.poll_interval * LEADER_TICKS),
+            },
+        );
         let how = if config.relay.single_active { "single active" } else { "shared" };
-        let announcement = format!("relaying {table} → {routes} ({how})");
-        let mut relay = Relay::builder(store.build())
+        let place = if database.by_default {
+            format!(" in {} (no database is named)", database.place())
+        } else {
+            String::new()
+        };
+        let announcement = format!("relaying {table}{place} → {routes} ({how})");
+        let mut relay = Relay::builder(store)
             .settings(settings(config, name))
             .metrics_prefix(&config.metrics.prefix)
             .topic_labels(config.metrics.max_topic_labels);
@@ -226,9 +256,7 @@ pub(crate) fn check(config: &Config) -> Result<(), Failure> {
     };
     note(tables(&config.relay.tables).map(drop));
     note(tables(&config.cleaner.tables).map(drop));
-    if config.general.database_url.is_some() {
-        note(Database::of(config).map(drop));
-    }
+    note(Database::of(config).map(drop));
     note(sinks(config).map(drop));
     for route in &config.routes {
         let pattern = route.topic.parse::<Pattern>();
@@ -303,30 +331,4 @@ pub(crate) fn operator() -> String {
     let user = user.filter(|user| !user.trim().is_empty()).unwrap_or_else(|| "unknown".to_owned());
     let name = format!("{user}@{}", host());
     name.chars().filter(|c| !c.is_control()).take(200).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{connect_options, is_local};
-
-    #[test]
-    fn only_this_machine_is_local() {
-        let local = |url: &str| is_local(&connect_options(url).unwrap());
-        for url in [
-            "postgres://127.0.0.1/a",
-            "postgres://localhost/a",
-            "postgres://[::1]/a",
-            "postgres:///a?host=/run/pg",
-        ] {
-            assert!(local(url), "{url}");
-        }
-        for url in [
-            "postgres://db-1/a",
-            "postgres://10.0.0.1/a",
-            "postgres://localhost.example.org/a",
-            "postgres://a@[fe80::1]/a",
-        ] {
-            assert!(!local(url), "{url}");
-        }
-    }
 }

@@ -212,7 +212,15 @@ fn migrate() -> Command {
         .arg(switch("yes", "Does not ask; needed where there is no terminal"));
     let print = Command::new("print")
         .about("Prints the SQL for other tools, such as psql, Atlas, Flyway or Goose; needs no database")
-        .args(args_for(&["relay.tables"]))
+        .args(args_for(&["database_url", "relay.tables"]))
+        .arg(
+            option(
+                "dialect",
+                "DATABASE",
+                "For which database; that of DATABASE_URL unless given, else postgres",
+            )
+            .value_parser(PossibleValuesParser::new(["postgres", "sqlite"])),
+        )
         .arg(grants())
         .arg(
             option("format", "FORMAT", "The kind of file; goose has up and down in one")

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 
 use postbox_core::redact::Summary;
 use postbox_core::{Code, EnqueueError, EventError, RelayError, StoreError, TableName};
-use postbox_stores::postgres::classify;
 use serde_json::{Value, json};
 
 use crate::config::ConfigErrors;
@@ -18,18 +17,47 @@ const MESSAGE_BYTES: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     /// Done.
-    Done = 0,
+    Done,
     /// It was tried and failed.
-    Failed = 1,
+    Failed,
     /// What was asked for cannot be tried: command line, configuration, or the event itself.
-    Usage = 2,
+    Usage,
     /// It was looked for problems, and there are some.
-    Problems = 3,
+    Problems,
+    /// As a plugin of Nagios ends, which has numbers of its own.
+    Plugin(Plugin),
+}
+
+/// What a plugin of Nagios says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Plugin {
+    Ok = 0,
+    Warning = 1,
+    Critical = 2,
+    Unknown = 3,
+}
+
+impl Plugin {
+    /// The word that its line starts with.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::Warning => "WARNING",
+            Self::Critical => "CRITICAL",
+            Self::Unknown => "UNKNOWN",
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
-        ExitCode::from(exit as u8)
+        ExitCode::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Problems => 3,
+            Exit::Plugin(says) => says as u8,
+        })
     }
 }
 
@@ -93,6 +121,9 @@ impl Problem {
                 let schema = table.schema().unwrap_or("public");
                 problem.next(format!("create the schema first: CREATE SCHEMA {schema}"))
             }
+            Code::TableNameInvalid if error.message().starts_with("SQLite has no schema") => {
+                problem.next(format!("--table {}", table.table()))
+            }
             Code::TableMissing | Code::ColumnMissing => {
                 problem.next(format!("postbox migrate up --table {table}"))
             }
@@ -115,10 +146,10 @@ impl Problem {
     }
 
     /// An event that was not enqueued.
-    pub(crate) fn of_enqueue(table: &TableName, error: EnqueueError<sqlx::Error>) -> Self {
+    pub(crate) fn of_enqueue(table: &TableName, error: EnqueueError<StoreError>) -> Self {
         match error {
             EnqueueError::Event(error) => Self::of_event(&error),
-            EnqueueError::Database(error) => Self::about(table, &classify(error)),
+            EnqueueError::Database(error) => Self::about(table, &error),
             other => Self::new(Code::DatabaseError, other),
         }
     }

@@ -2,10 +2,10 @@
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::case::case;
+use common::every::check_every_command;
 use common::{Done, LONG, Place, TABLE, TOPIC, finish, url_as};
 use postbox_testkit::{Program, eventually_blocking};
 use serde_json::Value;
@@ -27,76 +27,11 @@ fn three_events(place: &Place) {
     ));
 }
 
-/// The leaves of the command line, as the help of the program itself has them.
-fn commands(place: &Place, path: &[String]) -> Vec<String> {
-    let args: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
-    let help = place.ok(&args);
-    let Some((_, rest)) = help.split_once("\nCommands:\n") else { return vec![path.join(" ")] };
-    let names = rest.lines().take_while(|line| !line.is_empty()).filter_map(|line| {
-        // A line that goes on is deeper than a name.
-        line.strip_prefix("  ").filter(|line| !line.starts_with(' '))?.split(' ').next()
-    });
-    let names = names.filter(|name| *name != "help");
-    names.flat_map(|name| commands(place, &[path, &[name.to_owned()]].concat())).collect()
-}
-
 #[test]
 fn every_command_speaks_json() {
     let place = Place::new();
     three_events(&place);
-    // What each is called with, apart from the table, and how it ends.
-    let cases: BTreeMap<&str, (&[&str], i32)> = BTreeMap::from([
-        ("migrate up", (&[][..], 0)),
-        ("migrate down", (&["--yes", "--discard-unpublished"], 0)),
-        ("migrate print", (&[], 0)),
-        ("relay", (&["--relay-enabled=false", "--cleaner-enabled=false"], 0)),
-        ("status", (&["--check", "--max-dead", "5"], 0)),
-        ("events list", (&["--status", "dead"], 0)),
-        ("events show", (&[DEAD, SENT, "--payload"], 0)),
-        ("events tail", (&["--for", "100ms"], 0)),
-        ("events replay", (&[SENT, "--yes", "--watch", "0"], 0)),
-        ("dead list", (&["--cause", "1"], 0)),
-        ("dead show", (&[DEAD], 0)),
-        ("dead replay", (&["--topic", "nobody.has.this.v1", "--yes"], 0)),
-        ("dead discard", (&[DEAD, "--yes"], 0)),
-        ("pause", (&[], 0)),
-        ("resume", (&[], 0)),
-        ("clean", (&["--dry-run"], 0)),
-        ("doctor", (&[], 3)),
-        ("enqueue", (&["--topic", TOPIC, "--payload", "1"], 0)),
-        ("config check", (&[], 0)),
-        ("config show", (&[], 0)),
-        ("demo", (&["--for", "1s"], 0)),
-        ("explain", (&["OUTBOX_TIMEOUT"], 0)),
-        ("completions", (&["zsh"], 0)),
-    ]);
-    let mut commands = commands(&place, &[]);
-    assert!(commands.len() >= cases.len(), "{commands:?}");
-    commands.sort_by_key(|name| name == "migrate down");
-    for name in commands {
-        let Some((more, exit)) = cases.get(name.as_str()) else { panic!("postbox {name} has no case here") };
-        let table = if matches!(name.as_str(), "demo" | "explain" | "completions") {
-            &[][..]
-        } else {
-            &["--table", TABLE]
-        };
-        let args: Vec<&str> = name
-            .split(' ')
-            .chain(table.iter().copied())
-            .chain(more.iter().copied())
-            .chain(["--json"])
-            .collect();
-        let done = place.run(&args);
-        assert_eq!(done.code, *exit, "{name}: {done:#?}");
-        assert_eq!(
-            done.stdout.is_empty(),
-            matches!(name.as_str(), "relay" | "events tail"),
-            "{name}: {done:#?}"
-        );
-        for line in done.stdout.lines() {
-            serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{name}: {error}: {line}"));
-        }
-    }
+    check_every_command(&|args| place.run(args), TABLE, SENT, DEAD);
 }
 
 #[test]
@@ -287,13 +222,17 @@ fn a_check_has_its_exit_codes() {
         "UPDATE {TABLE} SET created_at = now() - interval '38 s', available_at = now() - interval '38 s'"
     ));
     let nagios = check("--format nagios");
-    assert_eq!(nagios.code, 3, "{nagios:?}");
+    assert_eq!(nagios.code, 2, "{nagios:?}");
     let line = nagios.stdout.trim_end();
     assert!(line.starts_with("CRITICAL org_outbox oldest=") && line.ends_with("s;10;30"), "{line}");
     let text = check("");
     assert!(text.code == 3 && text.stdout.starts_with("✗ public.org_outbox  oldest "), "{text:?}");
     let warning = check("--format nagios --max-age 60s");
-    assert!(warning.code == 0 && warning.stdout.starts_with("WARNING "), "{warning:?}");
+    assert!(warning.code == 1 && warning.stdout.starts_with("WARNING "), "{warning:?}");
+    let mut away = place.command(&["status", "--check", "--format", "nagios", "--table", TABLE]);
+    away.env("DATABASE_URL", "postgres://127.0.0.1:1/app");
+    let away = finish(away, "");
+    assert!(away.code == 3 && away.stdout.starts_with("UNKNOWN postbox: 127.0.0.1:1: "), "{away:?}");
     assert_eq!(check("--max-age 1h --max-pending 3").code, 0);
     assert_eq!(check("--max-age 1h --max-pending 2 --json").code, 3);
     place.db.psql(&format!("UPDATE {TABLE} SET dead_at = now()"));

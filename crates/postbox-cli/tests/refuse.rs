@@ -166,9 +166,17 @@ fn databases() {
         case("not a url", args, 2, "OUTBOX_CONFIG_INVALID", &["database_url"])
             .env("DATABASE_URL", "Zq9")
             .check(&place);
-        case("none", args, 2, "OUTBOX_CONFIG_MISSING", &["DATABASE_URL"])
-            .env("DATABASE_URL", "")
-            .check(&place);
+        let file = "postbox.db: it does not exist (no database is named, so this file is meant)";
+        let none = match args {
+            // It would make the file, if a file had schemas.
+            ["migrate", "up", ..] => {
+                let says = ["(no database is named, so postbox.db is meant)", "--table org_outbox"];
+                case("none", args, 2, "OUTBOX_TABLE_NAME_INVALID", &says)
+            }
+            _ => case("none", args, 1, "OUTBOX_DB_FILE", &[file, "DATABASE_URL=postgres://"]),
+        };
+        none.env("DATABASE_URL", "").check(&place);
+        assert!(!place.dir.path().join("postbox.db").exists(), "{args:?} made a file");
     }
 }
 

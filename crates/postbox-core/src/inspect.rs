@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use crate::store::StoreError;
 
 /// What a table holds. Counts are exact up to a bound and estimates beyond it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 pub struct TableCounts {
     /// Events that wait for delivery: due, or backing off after a failure.
     pub pending: u64,
@@ -23,6 +23,8 @@ pub struct TableCounts {
     /// How long the oldest pending event has been due.
     #[serde(serialize_with = "as_seconds", rename = "oldest_pending_age_seconds")]
     pub oldest_pending_age: Duration,
+    /// How many events were published per second, of late; none where finding out would be dear.
+    pub published_per_second: Option<f64>,
     /// Whether a count reached its bound and is an estimate.
     pub estimated: bool,
 }

@@ -157,3 +157,17 @@ pub enum EnqueueError<E: std::error::Error + 'static> {
     #[error("the store gave no receipt")]
     NoReceipt,
 }
+
+impl<E: std::error::Error + 'static> EnqueueError<E> {
+    /// The same with the database's error as another type.
+    pub fn map_database<F: std::error::Error + 'static>(
+        self,
+        change: impl FnOnce(E) -> F,
+    ) -> EnqueueError<F> {
+        match self {
+            Self::Event(error) => EnqueueError::Event(error),
+            Self::Database(error) => EnqueueError::Database(change(error)),
+            Self::NoReceipt => EnqueueError::NoReceipt,
+        }
+    }
+}

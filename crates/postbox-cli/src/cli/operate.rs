@@ -78,7 +78,8 @@ pub(super) fn status() -> Command {
     Command::new("status")
         .about("Shows who works on a table and what it holds")
         .after_help(
-            "With --check it exits with 3 when something is beyond: events wait for too long or are too many, or are dead.",
+            "With --check it exits with 3 when something is beyond: events wait for too long or are too many, or are dead.\n\
+             With --format nagios it ends as a plugin: 0 ok, 1 warning (a third of the longest wait), 2 critical, 3 unknown.",
         )
         .args(settings())
         .arg(switch("check", "Judges what it sees, for monitoring"))

@@ -37,7 +37,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
                 let place = format!("connected to {}", database.place());
                 reports[0].1.push(Finding::good("connection", place));
                 for table in tables {
-                    let store = assemble::direct_admin(&database, &table, &call.config);
+                    let store = database.direct_admin(&table, &call.config);
                     let findings = within_patience(async {
                         Ok(examine(&store, &table, examination, call.config.relay.single_active).await)
                     });

@@ -3,9 +3,7 @@
 use std::io::Read as _;
 
 use postbox_core::{Code, Enqueued, Layout, Outbox, Record, RecordBuilder, TableName, Topic};
-use postbox_stores::postgres::classify;
 use serde_json::json;
-use sqlx::Connection as _;
 use uuid::Uuid;
 
 use super::{block_on, tables, within_patience};
@@ -42,10 +40,8 @@ async fn write(
         Layout::Bare => Outbox::bare(table.clone()),
     };
     let outbox = outbox.default_tenant(call.config.general.default_tenant_id);
-    let failed = |error: sqlx::Error| Failure::from(Problem::about(table, &classify(error)));
-    let mut tx = connection.begin().await.map_err(failed)?;
-    let receipt = outbox.enqueue(&mut tx, record).await.map_err(|error| Problem::of_enqueue(table, error))?;
-    tx.commit().await.map_err(failed)?;
+    let receipt = connection.enqueue(&outbox, record).await;
+    let receipt = receipt.map_err(|error| Problem::of_enqueue(table, error))?;
     let (id, sequence) = (receipt.event_id, receipt.sequence());
     let (result, text) = match receipt.enqueued {
         Enqueued::Written(sequence) => ("written", format!("enqueued {id} in {table}, sequence {sequence}")),

@@ -1,34 +1,48 @@
 //! `postbox migrate up|down|print`.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
-
 use postbox_core::{Code, StoreError, TableName};
-use postbox_stores::postgres::classify;
-use postbox_stores::postgres::migrate::{self, Format, Grants, Plan, Step, StepLock};
+use postbox_stores::any::{AnyConnection, Dialect};
+use postbox_stores::postgres::migrate::{Format, Grants, Plan, Step, StepLock, print_grants};
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::{block_on, named_tables, tables};
+use crate::ask::{sure, tell};
 use crate::assemble::Database;
 use crate::cli::Call;
 use crate::report::{Exit, Failure, Problem, say, say_json};
 
-/// Makes or upgrades tables, or shows how it would.
+/// Makes or upgrades tables, or shows how it would. A database file that is not there is made too.
 pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
     let tables = tables(&call.config)?;
-    let grants = grants(call)?;
     let database = Database::of(&call.config)?;
+    let grants = grants(call, database.dialect())?;
     let dry = call.on("dry-run");
     block_on(async {
-        let mut connection = database.connect().await?;
+        let new_file = database.is_missing_file().then(|| database.place());
+        let mut connection = match (&new_file, dry) {
+            (Some(_), true) => database.pretend().await?,
+            (None, true) => database.connect().await?,
+            (Some(_), false) => {
+                // What cannot be done shall not leave an empty file behind.
+                let mut rehearsal = database.pretend().await?;
+                for table in &tables {
+                    rehearsal.plan(table).await.map_err(|error| database.about(table, &error))?;
+                }
+                database.connect_or_create().await?
+            }
+            (None, false) => database.connect().await?,
+        };
+        if let (Some(file), false) = (&new_file, call.json) {
+            say(&format!("+ file {file}"))?;
+        }
         let mut results = Vec::new();
         for table in &tables {
             let done = if dry {
-                migrate::plan(&mut connection, table).await
+                connection.plan(table).await
             } else {
-                migrate::up(&mut connection, table, |step| announce(call, table, step)).await
+                connection.migrate_up(table, |step| announce(call, table, step)).await
             };
-            let plan = done.map_err(|error| Problem::about(table, &error))?;
+            let plan = done.map_err(|error| database.about(table, &error))?;
             if let (Some(grants), false) = (&grants, dry) {
                 grant(&mut connection, &plan.table, grants).await?;
             }
@@ -38,7 +52,7 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
             results.push(to_json(&plan, grants.is_some()));
         }
         if call.json {
-            say_json(&json!({ "dry_run": dry, "tables": results }))?;
+            say_json(&json!({ "dry_run": dry, "new_file": new_file, "tables": results }))?;
         }
         Ok(Exit::Done)
     })
@@ -66,15 +80,15 @@ fn summary(table: &TableName, plan: &Plan, granted: bool, dry: bool) -> String {
                     step.what
                 ),
                 StepLock::Concurrent => format!("{table}: {}      (beside others' work)", step.what),
+                StepLock::Writers => format!("{table}: {}      (who writes waits meanwhile)", step.what),
             };
             let mut lines: Vec<String> = plan.steps.iter().map(step).collect();
             if granted {
                 lines.push(format!("{table}: + grants"));
             }
-            lines.push(format!(
-                "{table}: {} steps, no rewrite, no long lock; nothing was changed",
-                plan.steps.len()
-            ));
+            let waits = plan.steps.iter().any(|step| step.lock == StepLock::Writers);
+            let how = if waits { "in one transaction" } else { "no rewrite, no long lock" };
+            lines.push(format!("{table}: {} steps, {how}; nothing was changed", plan.steps.len()));
             lines.join("\n")
         }
     }
@@ -86,6 +100,7 @@ fn to_json(plan: &Plan, granted: bool) -> Value {
             StepLock::None => "none",
             StepLock::Short => "short",
             StepLock::Concurrent => "concurrent",
+            StepLock::Writers => "writers",
         };
         json!({ "what": step.what, "lock": lock, "sql": step.sql })
     };
@@ -93,7 +108,7 @@ fn to_json(plan: &Plan, granted: bool) -> Value {
     json!({ "table": plan.table.to_string(), "steps": steps, "grants": granted })
 }
 
-fn grants(call: &Call<'_>) -> Result<Option<Grants>, Failure> {
+fn grants(call: &Call<'_>, dialect: Dialect) -> Result<Option<Grants>, Failure> {
     let refused = |reason: String| {
         let message = format!("--grants: {reason}");
         Failure::from(
@@ -101,14 +116,16 @@ fn grants(call: &Call<'_>) -> Result<Option<Grants>, Failure> {
                 .next("write --grants writer=app,relay=postbox,viewer=ops"),
         )
     };
-    call.text("grants").map(|text| text.parse::<Grants>().map_err(refused)).transpose()
+    let Some(text) = call.text("grants") else { return Ok(None) };
+    if dialect == Dialect::Sqlite {
+        let message = "--grants: SQLite has no roles: who may write the file may write every table";
+        return Err(Problem::new(Code::ConfigInvalid, message).next("leave out --grants").into());
+    }
+    text.parse::<Grants>().map(Some).map_err(refused)
 }
 
-async fn grant(connection: &mut PgConnection, table: &TableName, grants: &Grants) -> Result<(), Failure> {
-    let sql = migrate::print_grants(table, grants);
-    let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await;
-    done.map(drop).map_err(|error| {
-        let error = classify(error);
+async fn grant(connection: &mut AnyConnection, table: &TableName, grants: &Grants) -> Result<(), Failure> {
+    connection.grant(table, grants).await.map_err(|error| {
         let problem = Problem::about(table, &error);
         // 42704: no such role.
         if error.message().contains("[42704]") {
@@ -125,14 +142,14 @@ pub(crate) fn down(call: &Call<'_>) -> Result<Exit, Failure> {
     let tables = named_tables(&call.config)?;
     let database = Database::of(&call.config)?;
     let discard = call.on("discard-unpublished");
-    if !call.on("yes") && !confirmed(&tables, &database, discard)? {
+    if !confirmed(&tables, &database, discard, call)? {
         say("nothing was changed")?;
         return Ok(Exit::Failed);
     }
     block_on(async {
         let mut connection = database.connect().await?;
         for table in &tables {
-            let done: Result<(), StoreError> = migrate::down(&mut connection, table, discard).await;
+            let done: Result<(), StoreError> = connection.migrate_down(table, discard).await;
             done.map_err(|error| match error.code() {
                 Code::TableMissing => {
                     Problem::about(table, &error).next("nothing is left to do, or correct the name")
@@ -151,27 +168,34 @@ pub(crate) fn down(call: &Call<'_>) -> Result<Exit, Failure> {
     })
 }
 
-fn confirmed(tables: &[TableName], database: &Database, discard: bool) -> Result<bool, Failure> {
-    let mut input = std::io::stdin().lock();
-    if !input.is_terminal() {
-        let message = "removing a table needs a yes, and there is no terminal to ask on";
-        return Err(Problem::new(Code::ConfigMissing, message).next("pass --yes").into());
-    }
+fn confirmed(
+    tables: &[TableName],
+    database: &Database,
+    discard: bool,
+    call: &Call<'_>,
+) -> Result<bool, Failure> {
     let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
-    let lost = if discard { ", together with events that were not published" } else { "" };
-    let mut out = std::io::stderr().lock();
-    let _ = write!(out, "Remove {} @ {} with its history{lost}? [y/N] ", names.join(", "), database.place());
-    let _ = out.flush();
-    let mut answer = String::new();
-    // No answer is a no.
-    let read = input.read_line(&mut answer).unwrap_or(0);
-    Ok(read > 0 && matches!(answer.trim(), "y" | "Y" | "yes"))
+    let lost = if discard { " and events that were not published" } else { "" };
+    let what = format!("{} with its history{lost} @ {}", names.join(", "), database.place());
+    if !call.json {
+        tell(&format!("{what}\n"));
+    }
+    sure("remove", &what, database, call.on("yes"))
 }
 
-/// Prints SQL; needs no database.
+/// Prints SQL; needs no database, only to know which kind.
 pub(crate) fn print(call: &Call<'_>) -> Result<Exit, Failure> {
     let tables = tables(&call.config)?;
-    let grants = grants(call)?;
+    let dialect = match call.text("dialect") {
+        Some("sqlite") => Dialect::Sqlite,
+        Some(_) => Dialect::Postgres,
+        None => match Database::of(&call.config)? {
+            // What is printed is for a tool, and tools are for servers.
+            database if database.is_default() => Dialect::Postgres,
+            database => database.dialect(),
+        },
+    };
+    let grants = grants(call, dialect)?;
     let goose = call.text("format") == Some("goose");
     let down = call.on("down");
     if goose && (down || tables.len() > 1) {
@@ -180,17 +204,18 @@ pub(crate) fn print(call: &Call<'_>) -> Result<Exit, Failure> {
         let next = if down { "leave out --down" } else { "give --table once for each file" };
         return Err(Problem::new(Code::ConfigInvalid, message).next(next).into());
     }
-    let sql: Vec<String> = tables
-        .iter()
-        .map(|table| match (down, goose) {
-            (true, _) => migrate::print_down(table),
-            (false, true) => in_goose(migrate::print_up(table, Format::Goose), table, grants.as_ref()),
-            (false, false) => {
-                let grants = grants.as_ref().map(|grants| migrate::print_grants(table, grants));
-                format!("{}{}", migrate::print_up(table, Format::Sql), grants.unwrap_or_default())
-            }
+    let print = |table: &TableName| -> Result<String, StoreError> {
+        let grants = grants.as_ref().map(|grants| print_grants(table, grants)).unwrap_or_default();
+        Ok(match (down, goose) {
+            (true, _) => dialect.print_down(table)?,
+            (false, true) => in_goose(dialect.print_up(table, Format::Goose)?, &grants),
+            (false, false) => format!("{}{grants}", dialect.print_up(table, Format::Sql)?),
         })
-        .collect();
+    };
+    let mut sql = Vec::new();
+    for table in &tables {
+        sql.push(print(table).map_err(|error| Problem::about(table, &error))?);
+    }
     let sql = sql.join("\n");
     if call.json {
         say_json(&json!({ "sql": sql }))?;
@@ -201,12 +226,10 @@ pub(crate) fn print(call: &Call<'_>) -> Result<Exit, Failure> {
 }
 
 /// Grants are part of the way up.
-fn in_goose(file: String, table: &TableName, grants: Option<&Grants>) -> String {
+fn in_goose(file: String, grants: &str) -> String {
     const DOWN: &str = "-- +goose Down";
-    match (grants, file.split_once(DOWN)) {
-        (Some(grants), Some((up, down))) => {
-            format!("{up}{}{DOWN}{down}", migrate::print_grants(table, grants))
-        }
-        _ => file,
+    match file.split_once(DOWN) {
+        Some((up, down)) => format!("{up}{grants}{DOWN}{down}"),
+        None => file,
     }
 }

@@ -1,6 +1,6 @@
 //! `postbox pause` and `postbox resume`.
 
-use postbox_stores::postgres::PgAdmin;
+use postbox_stores::any::AnyAdmin;
 use serde_json::{Value, json};
 
 use super::{block_on, named_tables, within_patience};
@@ -23,7 +23,7 @@ fn change(
     call: &Call<'_>,
     done: &str,
     nothing: &str,
-    action: &impl AsyncFn(&PgAdmin, &str) -> Result<bool, postbox_core::StoreError>,
+    action: &impl AsyncFn(&AnyAdmin, &str) -> Result<bool, postbox_core::StoreError>,
 ) -> Result<Exit, Failure> {
     let tables = named_tables(&call.config)?;
     let database = Database::of(&call.config)?;

@@ -43,8 +43,12 @@ pub(crate) fn run(config: &Config) -> Result<Exit, Failure> {
     if (relays && config.relay.tables.is_empty()) || config.cleaner_tables().is_empty() {
         return Err(Problem::new(Code::NoTables, "no outbox table is named").into());
     }
-    config.require(if relays { &["database_url", "sink"] } else { &["database_url"] })?;
+    if relays {
+        config.require(&["sink"])?;
+    }
     assemble::check(config)?;
+    let database = Database::of(config)?;
+    database.expect_file()?;
 
     let listener = http::bind(config)?;
     // Before the relays are made: what is measured before the recorder is there is lost.
@@ -53,7 +57,6 @@ pub(crate) fn run(config: &Config) -> Result<Exit, Failure> {
     } else {
         None
     };
-    let database = Database::of(config)?;
     let name = format!("{}:{}", assemble::host(), std::process::id());
     let mut parts = Parts::default();
     if relays {

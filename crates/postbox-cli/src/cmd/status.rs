@@ -10,7 +10,7 @@ use crate::assemble::Database;
 use crate::cli::Call;
 use crate::config::Config;
 use crate::render::{Tint, age, paint, printable, thousands};
-use crate::report::{Exit, Failure, Problem, say, say_json};
+use crate::report::{Exit, Failure, Plugin, Problem, say, say_json};
 
 struct Status {
     table: TableName,
@@ -21,6 +21,22 @@ struct Status {
 
 /// Shows the state of tables. One that cannot be looked at does not hide the others.
 pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
+    match (looked(call), nagios(call)) {
+        // A plugin that cannot tell says so in its own words.
+        (Err(failure @ Failure::Problems(_)), true) => {
+            let (what, _) = failure.first();
+            say(&format!("{} postbox: {}", Plugin::Unknown.word(), printable(&what)))?;
+            Ok(Exit::Plugin(Plugin::Unknown))
+        }
+        (result, _) => result,
+    }
+}
+
+fn nagios(call: &Call<'_>) -> bool {
+    call.on("check") && call.text("format") == Some("nagios")
+}
+
+fn looked(call: &Call<'_>) -> Result<Exit, Failure> {
     let tables = tables(&call.config)?;
     let database = Database::of(&call.config)?;
     block_on(within_patience(async {
@@ -79,12 +95,18 @@ fn check(call: &Call<'_>, seen: &[Status], problems: Vec<Problem>) -> Result<Exi
             value
         });
         say_json(&json!({ "ok": well && problems.is_empty(), "tables": tables.collect::<Vec<_>>() }))?;
+    } else if nagios(call) {
+        let said = |(status, beyond): (&Status, &Vec<String>)| status.nagios(&bounds, beyond.is_empty());
+        let said: Vec<(Plugin, String)> = judged().map(said).collect();
+        if problems.is_empty() {
+            let lines: Vec<&str> = said.iter().map(|(_, line)| line.as_str()).collect();
+            say(&lines.join("\n"))?;
+            return Ok(Exit::Plugin(said.iter().map(|(state, _)| *state).max().unwrap_or(Plugin::Ok)));
+        }
     } else if !seen.is_empty() {
-        let nagios = call.text("format") == Some("nagios");
-        let lines = judged().map(|(status, beyond)| match (nagios, beyond.is_empty()) {
-            (true, well) => status.nagios(&bounds, well),
-            (false, true) => format!("{} {}  {}", paint("✓", Tint::Good), status.table, status.line()),
-            (false, false) => format!("{} {}  {}", paint("✗", Tint::Bad), status.table, beyond.join("; ")),
+        let lines = judged().map(|(status, beyond)| match beyond.is_empty() {
+            true => format!("{} {}  {}", paint("✓", Tint::Good), status.table, status.line()),
+            false => format!("{} {}  {}", paint("✗", Tint::Bad), status.table, beyond.join("; ")),
         });
         say(&lines.collect::<Vec<_>>().join("\n"))?;
     }
@@ -112,7 +134,7 @@ impl Status {
     }
 
     /// One line with values, warning at a third of a bound and critical beyond it: `oldest=38s;10;30`.
-    fn nagios(&self, bounds: &Bounds, well: bool) -> String {
+    fn nagios(&self, bounds: &Bounds, well: bool) -> (Plugin, String) {
         let counts = &self.counts;
         let name = match self.table.schema() {
             None | Some("public") => self.table.table().to_owned(),
@@ -120,18 +142,18 @@ impl Status {
         };
         let (oldest, most) = (counts.oldest_pending_age.as_secs(), bounds.age.as_secs());
         let state = match (well, counts.oldest_pending_age > bounds.age / 3) {
-            (false, _) => "CRITICAL",
-            (true, true) => "WARNING",
-            (true, false) => "OK",
+            (false, _) => Plugin::Critical,
+            (true, true) => Plugin::Warning,
+            (true, false) => Plugin::Ok,
         };
-        let mut line = format!("{state} {name} oldest={oldest}s;{};{most}", most / 3);
+        let mut line = format!("{} {name} oldest={oldest}s;{};{most}", state.word(), most / 3);
         if counts.dead > 0 || bounds.dead > 0 {
             line = format!("{line} dead={};;{}", counts.dead, bounds.dead);
         }
         if let Some(most) = bounds.pending {
             line = format!("{line} pending={};;{most}", counts.pending);
         }
-        line
+        (state, line)
     }
 
     fn line(&self) -> String {
@@ -145,6 +167,14 @@ impl Status {
         parts.push(format!("waiting {about}{}", thousands(counts.pending)));
         if counts.pending > 0 {
             parts.push(format!("oldest {}", age(counts.oldest_pending_age)));
+        }
+        if let Some(rate) = counts.published_per_second.filter(|rate| *rate > 0.0) {
+            parts.push(format!("out {}/s", per_second(rate)));
+            if counts.pending > 0 {
+                #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+                let left = Duration::try_from_secs_f64(counts.pending as f64 / rate).unwrap_or(Duration::MAX);
+                parts.push(format!("empty in ~{}", age(left)));
+            }
         }
         for (name, number) in [
             ("in flight", counts.locked),
@@ -172,6 +202,11 @@ impl Status {
         };
         json!({ "table": self.table.to_string(), "layout": layout, "counts": self.counts, "relay": self.relay })
     }
+}
+
+/// Whole where that says enough.
+fn per_second(rate: f64) -> String {
+    if rate >= 10.0 { format!("{rate:.0}") } else { format!("{rate:.1}") }
 }
 
 /// A relay's name, without what makes it unique.

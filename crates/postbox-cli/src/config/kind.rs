@@ -267,24 +267,36 @@ pub(super) const fn names() -> Kind<Vec<String>> {
     }
 }
 
-/// The URL of a database, or nothing.
-pub(super) const fn database_url() -> Kind<Option<Secret>> {
+/// The URL of a database.
+pub(super) const fn database_url() -> Kind<Secret> {
+    Kind {
+        shape: Shape::Text,
+        secret: true,
+        accepts: || {
+            "a URL such as postgres://user:password@host:5432/database or sqlite:path/to/file.db".to_owned()
+        },
+        parse: url,
+        canonical: as_written,
+    }
+}
+
+/// The URL of a database server, or nothing.
+pub(super) const fn direct_url() -> Kind<Option<Secret>> {
     Kind {
         shape: Shape::Text,
         secret: true,
         accepts: || "a URL such as postgres://user:password@host:5432/database".to_owned(),
-        parse: |items| {
-            if items.is_empty() {
-                return Ok(None);
-            }
-            let text = one(items)?;
-            if scheme(text).is_none() {
-                return Err("is not a URL".to_owned());
-            }
-            Ok(Some(Secret::new(text)))
-        },
+        parse: |items| if items.is_empty() { Ok(None) } else { url(items).map(Some) },
         canonical: as_written,
     }
+}
+
+fn url(items: &[String]) -> Result<Secret, String> {
+    let text = one(items)?;
+    if scheme(text).is_none() {
+        return Err("is not a URL".to_owned());
+    }
+    Ok(Secret::new(text))
 }
 
 /// A sink's URL or a name from `[sinks]`, or nothing.

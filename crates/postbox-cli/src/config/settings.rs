@@ -120,10 +120,10 @@ macro_rules! settings {
 settings! {
     /// Connections, and what all commands share.
     general: General ("") {
-        /// The database that holds the tables. Prefer the variable: a command line is visible to others.
-        database_url: Option<Secret> = kind::database_url(), default "", env "DATABASE_URL", flag "database-url";
+        /// The database that holds the tables; without one, a SQLite file in the working directory. Prefer the variable: a command line is visible to others.
+        database_url: Secret = kind::database_url(), default "sqlite:postbox.db", env "DATABASE_URL", flag "database-url";
         /// The same database past a transaction pooler, for the session lock and `LISTEN`.
-        direct_url: Option<Secret> = kind::database_url(), default "", env "OUTBOX_DIRECT_URL", flag "direct-url";
+        direct_url: Option<Secret> = kind::direct_url(), default "", env "OUTBOX_DIRECT_URL", flag "direct-url";
         /// Where every topic goes that no `[[route]]` takes: a sink's URL or its name in `[sinks]`.
         sink: Option<Secret> = kind::sink(), default "", env "OUTBOX_SINK", flag "sink";
         /// The address for health checks, metrics and the dashboard; unset serves none.

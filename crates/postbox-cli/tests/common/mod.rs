@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub(crate) mod case;
+pub(crate) mod every;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -202,7 +202,12 @@ pub(super) async fn audit(
 impl Inspect for PgAdmin {
     async fn counts(&self) -> Result<TableCounts, StoreError> {
         let looked = self.looked().await?;
-        let sql = looked.template.fill(include_str!("sql/counts.sql"));
+        // A bare table may lack the index by time of publication.
+        let rate = match looked.layout {
+            Layout::Full => include_str!("sql/rate.sql"),
+            Layout::Bare => "NULL::float8",
+        };
+        let sql = looked.template.fill(&include_str!("sql/counts.sql").replace("{{rate}}", rate));
         let query = sqlx::query(AssertSqlSafe(sql)).bind(BOUND).bind(&looked.pending_index);
         let row = query.fetch_one(&self.pool).await.map_err(classify)?;
         let number = |place| -> Result<u64, StoreError> {
@@ -218,6 +223,7 @@ impl Inspect for PgAdmin {
             dead,
             blocked: 0,
             oldest_pending_age: Duration::try_from_secs_f64(age).unwrap_or_default(),
+            published_per_second: row.try_get(7).map_err(classify)?,
             // Dead events that were not counted to the end are no exact number either.
             estimated: many || dead >= BOUND.unsigned_abs(),
         })

@@ -8,8 +8,9 @@ mod apply;
 mod plan;
 mod print;
 
+pub use crate::plan::{Plan, Step, StepLock};
 pub use apply::{down, up};
-pub use plan::{Plan, Step, StepLock, plan};
+pub use plan::plan;
 pub use print::{Format, Grants, print_down, print_grants, print_up};
 
 use postbox_core::TableName;

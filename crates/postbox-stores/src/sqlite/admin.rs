@@ -156,6 +156,7 @@ impl Inspect for SqliteAdmin {
             dead: number(3)?,
             blocked: 0,
             oldest_pending_age: Duration::from_micros(number(4)?),
+            published_per_second: row.try_get(7).map_err(classify)?,
             estimated: row.try_get(5).map_err(classify)?,
         })
     }

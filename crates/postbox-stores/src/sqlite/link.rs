@@ -39,7 +39,7 @@ impl Link {
         let mut slot = self.slot.lock().await;
         match slot.take() {
             Some(connection) => Ok(Taken { slot, connection, fresh: false }),
-            None => Ok(Taken { connection: self.connect().await?, slot, fresh: true }),
+            None => Ok(Taken { connection: open(&self.options).await?, slot, fresh: true }),
         }
     }
 
@@ -87,36 +87,37 @@ impl Link {
             let _ = within(OPERATION_LIMIT, connection.close()).await;
         }
     }
+}
 
-    async fn connect(&self) -> Result<SqliteConnection, StoreError> {
-        let mut patience = Patience::new();
-        loop {
-            match self.options.connect().await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => patience.pause(error).await.map_err(|error| self.explain(classify(error)))?,
-            }
+/// Opens the file; what is in the way is said in words.
+pub(crate) async fn open(options: &SqliteConnectOptions) -> Result<SqliteConnection, StoreError> {
+    let mut patience = Patience::new();
+    loop {
+        match options.connect().await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => patience.pause(error).await.map_err(|error| explain(options, classify(error)))?,
         }
     }
+}
 
-    /// SQLite says only that a file cannot be opened; people want to know which, and why.
-    fn explain(&self, error: StoreError) -> StoreError {
-        let file = self.options.get_filename();
-        if error.code() != Code::DatabaseFile {
-            return error;
-        }
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let why = if folder.is_some_and(|folder| !folder.exists()) {
-            "its directory does not exist".to_owned()
-        } else if file.is_dir() {
-            "it is a directory".to_owned()
-        } else if !file.exists() {
-            "it does not exist".to_owned()
-        } else {
-            error.message().to_owned()
-        };
-        let message = format!("{}: {why}", file.display());
-        StoreError::new(Code::DatabaseFile, StoreErrorKind::Refused, message).caused_by(error)
+/// SQLite says only that a file cannot be opened; people want to know which, and why.
+fn explain(options: &SqliteConnectOptions, error: StoreError) -> StoreError {
+    let file = options.get_filename();
+    if error.code() != Code::DatabaseFile {
+        return error;
     }
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let why = if folder.is_some_and(|folder| !folder.exists()) {
+        "its directory does not exist".to_owned()
+    } else if file.is_dir() {
+        "it is a directory".to_owned()
+    } else if !file.exists() {
+        "it does not exist".to_owned()
+    } else {
+        error.message().to_owned()
+    };
+    let message = format!("{}: {why}", file.display());
+    StoreError::new(Code::DatabaseFile, StoreErrorKind::Refused, message).caused_by(error)
 }
 
 /// A connection taken for one operation. Dropped without [`keep`](Self::keep) or [`commit`](Self::commit) it is closed,

@@ -13,6 +13,7 @@ use super::schema::{EXTENSION, TableShape, in_main};
 use crate::print::{goose, join};
 use crate::table::Template;
 
+pub use crate::plan::{Plan, Step, StepLock};
 pub use crate::print::Format;
 
 /// The indexes of a table: the end of the name, what kind, the columns, and what the predicate must hold.
@@ -29,24 +30,6 @@ const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS IN
 
 const WAL: &str = "PRAGMA journal_mode = WAL";
 const REGISTER: &str = "INSERT INTO {{relay}} (tbl) VALUES ({{key}}) ON CONFLICT DO NOTHING";
-
-/// One step of a migration.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
-    /// What it does, in a few words, such as `+ column dead_at`.
-    pub what: String,
-    /// The statement.
-    pub sql: String,
-}
-
-/// Everything that has to be done, in order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
-    /// The table.
-    pub table: TableName,
-    /// The steps; none if the table is as it should be.
-    pub steps: Vec<Step>,
-}
 
 /// Names for the statements of a migration.
 fn names(table: &TableName) -> Template {
@@ -87,7 +70,7 @@ pub async fn plan(connection: &mut SqliteConnection, table: &TableName) -> Resul
     let table = in_main(table)?;
     let mut steps = Vec::new();
     if !has_wal(connection).await.map_err(classify)? {
-        steps.push(Step { what: "~ journal_mode: write-ahead log".into(), sql: WAL.into() });
+        steps.push(Step::new("~ journal_mode: write-ahead log", WAL, StepLock::Short));
     }
     table_steps(connection, &table, &mut steps).await?;
     Ok(Plan { table, steps })
@@ -107,7 +90,7 @@ pub async fn up(
     let mut steps = Vec::new();
     if !has_wal(connection).await.map_err(classify)? {
         // Not possible inside of a transaction.
-        let step = Step { what: "~ journal_mode: write-ahead log".into(), sql: WAL.into() };
+        let step = Step::new("~ journal_mode: write-ahead log", WAL, StepLock::Short);
         progress(&step);
         let mut patience = Patience::new();
         while let Err(error) = sqlx::query(WAL).execute(&mut *connection).await {
@@ -166,7 +149,8 @@ const DROPS: [&str; 3] = [
 
 async fn has_wal(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
     let mode = sqlx::query_scalar::<_, String>("PRAGMA journal_mode").fetch_one(connection).await?;
-    Ok(mode.eq_ignore_ascii_case("wal"))
+    // A database in memory has no log; it only stands in for a file that is not there yet.
+    Ok(mode.eq_ignore_ascii_case("wal") || mode.eq_ignore_ascii_case("memory"))
 }
 
 async fn table_steps(
@@ -175,7 +159,8 @@ async fn table_steps(
     steps: &mut Vec<Step>,
 ) -> Result<(), StoreError> {
     let template = names(table);
-    let mut step = |what: String, sql: &str| steps.push(Step { what, sql: template.fill(sql) });
+    let mut step =
+        |what: String, sql: &str| steps.push(Step::new(what, template.fill(sql), StepLock::Writers));
     let name = table.table();
     match TableShape::read(connection, table).await.map_err(classify)? {
         None => step(format!("+ table {table}"), include_str!("migrations/table.sql")),

@@ -66,6 +66,7 @@ use sqlx::{Sqlite, Transaction};
 
 pub use admin::SqliteAdmin;
 pub use error::classify;
+pub(crate) use link::open;
 pub use store::{SqliteStore, SqliteStoreBuilder};
 pub use tx::SqlxSqlite;
 

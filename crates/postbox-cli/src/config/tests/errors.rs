@@ -230,8 +230,8 @@ fn wrong_shapes_of_tables() {
 #[test]
 fn what_a_command_needs_and_nobody_set() {
     let config = Start::default().config();
-    let errors = config.require(&["database_url", "relay.tables", "sink"]).unwrap_err();
-    assert_eq!(errors.0.len(), 3);
+    let errors = config.require(&["relay.tables", "sink"]).unwrap_err();
+    assert_eq!(errors.0.len(), 2);
     let text = errors.to_string();
     assert!(text.contains("error[OUTBOX_CONFIG_MISSING]: relay.tables is not set."), "{text}");
     assert!(

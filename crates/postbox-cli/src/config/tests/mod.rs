@@ -84,7 +84,7 @@ fn nothing_given_is_the_defaults_of_the_contract() {
     let seen: Vec<(&str, String)> =
         config.effective.iter().map(|effective| (effective.setting.env, effective.items.join(","))).collect();
     let expected = [
-        ("DATABASE_URL", ""),
+        ("DATABASE_URL", "sqlite:postbox.db"),
         ("OUTBOX_DIRECT_URL", ""),
         ("OUTBOX_SINK", ""),
         ("OUTBOX_LISTEN", ""),

@@ -150,7 +150,7 @@ fn an_empty_variable_is_unset_and_values_are_trimmed() {
         }
     }
     let config = Start::default().env("DATABASE_URL", "postgres://db/app\n").config();
-    assert_eq!(config.general.database_url.unwrap().reveal(), "postgres://db/app");
+    assert_eq!(config.general.database_url.reveal(), "postgres://db/app");
 }
 
 #[test]

@@ -6,7 +6,8 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::names;
-use super::plan::{Plan, Step, StepLock, plan};
+use super::plan::plan;
+use crate::plan::{Plan, Step, StepLock};
 use crate::postgres::error::classify;
 use crate::postgres::schema::TableShape;
 
@@ -84,7 +85,7 @@ async fn one_at_a_time(connection: &mut PgConnection) -> Result<(), StoreError> 
 async fn carry_out(connection: &mut PgConnection, table: &TableName, step: &Step) -> Result<(), StoreError> {
     match step.lock {
         StepLock::Short => with_short_lock(connection, &step.sql).await,
-        StepLock::None | StepLock::Concurrent => {
+        StepLock::None | StepLock::Concurrent | StepLock::Writers => {
             run(connection, "SET lock_timeout = 0").await.map_err(classify)?;
             run(connection, &step.sql).await.map_err(|error| {
                 let error = classify(error);

@@ -14,5 +14,6 @@ SELECT count(*) FILTER (WHERE NOT scheduled),
        coalesce(extract(epoch FROM max(now() - CASE WHEN attempts = 0 THEN greatest(created_at, available_at) ELSE created_at END)
            FILTER (WHERE NOT scheduled)), 0)::float8,
        count(*) >= $1,
-       greatest((SELECT reltuples FROM pg_class WHERE oid = to_regclass($2)), 0)::bigint
+       greatest((SELECT reltuples FROM pg_class WHERE oid = to_regclass($2)), 0)::bigint,
+       {{rate}}
 FROM waiting

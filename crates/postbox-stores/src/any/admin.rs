@@ -1,0 +1,155 @@
+//! [`AnyAdmin`]: an operator's table in any of the databases.
+
+use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
+use postbox_core::{
+    Browse, DeadCause, DeadEvent, DeadFilter, DeadLetters, Diagnose, EventDetail, EventId, EventStatus,
+    Examination, Finding, Inspect, Layout, ListRequest, Page, Published, StoreError, TableCounts, TableRelay,
+};
+use time::OffsetDateTime;
+
+use crate::postgres::PgAdmin;
+use crate::sqlite::SqliteAdmin;
+
+/// An outbox table for people who look after it. Cheap to clone.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum AnyAdmin {
+    Postgres(Box<PgAdmin>),
+    Sqlite(SqliteAdmin),
+}
+
+/// The same for every database.
+macro_rules! each {
+    ($self:ident, $admin:ident => $answer:expr) => {
+        match $self {
+            Self::Postgres($admin) => $answer,
+            Self::Sqlite($admin) => $answer,
+        }
+    };
+}
+
+impl AnyAdmin {
+    /// Which columns the table has.
+    ///
+    /// # Errors
+    /// When the table is missing or of another shape.
+    pub async fn layout(&self) -> Result<Layout, StoreError> {
+        each!(self, admin => admin.layout().await)
+    }
+
+    /// Stops delivery of the table, in every relay, until [`resume`](Self::resume). Answers whether it was running.
+    ///
+    /// # Errors
+    /// When the table is bare, or the database fails.
+    pub async fn pause(&self, who: &str, reason: &str) -> Result<bool, StoreError> {
+        each!(self, admin => admin.pause(who, reason).await)
+    }
+
+    /// Starts delivery again. Answers whether it was paused.
+    ///
+    /// # Errors
+    /// As [`pause`](Self::pause).
+    pub async fn resume(&self, who: &str) -> Result<bool, StoreError> {
+        each!(self, admin => admin.resume(who).await)
+    }
+}
+
+impl Inspect for AnyAdmin {
+    async fn counts(&self) -> Result<TableCounts, StoreError> {
+        each!(self, admin => admin.counts().await)
+    }
+
+    async fn relay(&self) -> Result<TableRelay, StoreError> {
+        each!(self, admin => admin.relay().await)
+    }
+}
+
+impl Sweep for AnyAdmin {
+    fn table(&self) -> &str {
+        match self {
+            Self::Postgres(admin) => Sweep::table(admin.as_ref()),
+            Self::Sqlite(admin) => Sweep::table(admin),
+        }
+    }
+
+    async fn sweep(&self, request: &SweepRequest) -> Result<Swept, StoreError> {
+        each!(self, admin => admin.sweep(request).await)
+    }
+}
+
+impl SweepCount for AnyAdmin {
+    async fn due(&self, request: &SweepRequest) -> Result<Due, StoreError> {
+        each!(self, admin => admin.due(request).await)
+    }
+}
+
+impl Diagnose for AnyAdmin {
+    async fn diagnose(&self, examination: Examination) -> Vec<Finding> {
+        each!(self, admin => admin.diagnose(examination).await)
+    }
+}
+
+impl DeadLetters for AnyAdmin {
+    async fn query(&self, filter: &DeadFilter, limit: u32) -> Result<Vec<DeadEvent>, StoreError> {
+        each!(self, admin => admin.query(filter, limit).await)
+    }
+
+    async fn count(&self, filter: &DeadFilter) -> Result<u64, StoreError> {
+        each!(self, admin => admin.count(filter).await)
+    }
+
+    async fn causes(&self, filter: &DeadFilter) -> Result<Vec<DeadCause>, StoreError> {
+        each!(self, admin => admin.causes(filter).await)
+    }
+
+    async fn replay(&self, event: EventId, who: &str) -> Result<bool, StoreError> {
+        each!(self, admin => admin.replay(event, who).await)
+    }
+
+    async fn replay_all(&self, filter: &DeadFilter, batch: u32, who: &str) -> Result<u64, StoreError> {
+        each!(self, admin => admin.replay_all(filter, batch, who).await)
+    }
+
+    async fn discard(&self, filter: &DeadFilter, who: &str) -> Result<u64, StoreError> {
+        each!(self, admin => admin.discard(filter, who).await)
+    }
+}
+
+impl Browse for AnyAdmin {
+    async fn now(&self) -> Result<OffsetDateTime, StoreError> {
+        each!(self, admin => admin.now().await)
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, StoreError> {
+        each!(self, admin => admin.list(request).await)
+    }
+
+    async fn show(&self, event: EventId, with_content: bool) -> Result<Option<EventDetail>, StoreError> {
+        each!(self, admin => admin.show(event, with_content).await)
+    }
+
+    async fn statuses(&self, events: &[EventId]) -> Result<Vec<(EventId, EventStatus)>, StoreError> {
+        each!(self, admin => admin.statuses(events).await)
+    }
+
+    async fn count_published(&self, which: &Published) -> Result<u64, StoreError> {
+        each!(self, admin => admin.count_published(which).await)
+    }
+
+    async fn replay_published(
+        &self,
+        which: &Published,
+        limit: u32,
+        who: &str,
+    ) -> Result<Vec<EventId>, StoreError> {
+        each!(self, admin => admin.replay_published(which, limit, who).await)
+    }
+
+    async fn replay_dead(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
+        each!(self, admin => admin.replay_dead(events, who).await)
+    }
+
+    async fn discard_dead(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
+        each!(self, admin => admin.discard_dead(events, who).await)
+    }
+}

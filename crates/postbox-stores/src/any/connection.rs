@@ -1,0 +1,118 @@
+//! [`AnyConnection`]: one connection to any of the databases, for what is done once: migrations, an event by hand.
+
+use postbox_core::{Code, EnqueueError, IntoRecord, Outbox, Receipt, StoreError, StoreErrorKind, TableName};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
+
+use crate::plan::{Plan, Step};
+use crate::postgres::migrate::Grants;
+use crate::{postgres, sqlite};
+
+/// An open connection.
+#[derive(Debug)]
+pub struct AnyConnection(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Postgres(PgConnection),
+    Sqlite(SqliteConnection),
+}
+
+impl AnyConnection {
+    pub(super) fn postgres(connection: PgConnection) -> Self {
+        Self(Kind::Postgres(connection))
+    }
+
+    pub(super) fn sqlite(connection: SqliteConnection) -> Self {
+        Self(Kind::Sqlite(connection))
+    }
+
+    /// Finds out what [`migrate_up`](Self::migrate_up) would do.
+    ///
+    /// # Errors
+    /// When the table exists with other columns, or the database fails.
+    pub async fn plan(&mut self, table: &TableName) -> Result<Plan, StoreError> {
+        match &mut self.0 {
+            Kind::Postgres(connection) => postgres::migrate::plan(connection, table).await,
+            Kind::Sqlite(connection) => sqlite::migrate::plan(connection, table).await,
+        }
+    }
+
+    /// Brings a table to the state that this version wants; calls `progress` before each step.
+    ///
+    /// # Errors
+    /// When the table has other columns, or the database refuses.
+    pub async fn migrate_up(
+        &mut self,
+        table: &TableName,
+        progress: impl FnMut(&Step),
+    ) -> Result<Plan, StoreError> {
+        match &mut self.0 {
+            Kind::Postgres(connection) => postgres::migrate::up(connection, table, progress).await,
+            Kind::Sqlite(connection) => sqlite::migrate::up(connection, table, progress).await,
+        }
+    }
+
+    /// Removes a table; refuses while it holds events that were not published, unless they are to be lost on purpose.
+    ///
+    /// # Errors
+    /// When unpublished events exist, the table does not exist, or the database fails.
+    pub async fn migrate_down(
+        &mut self,
+        table: &TableName,
+        discard_unpublished: bool,
+    ) -> Result<(), StoreError> {
+        match &mut self.0 {
+            Kind::Postgres(connection) => {
+                postgres::migrate::down(connection, table, discard_unpublished).await
+            }
+            Kind::Sqlite(connection) => sqlite::migrate::down(connection, table, discard_unpublished).await,
+        }
+    }
+
+    /// Gives roles what they need of a table.
+    ///
+    /// # Errors
+    /// When a role does not exist, or the database has none.
+    pub async fn grant(&mut self, table: &TableName, grants: &Grants) -> Result<(), StoreError> {
+        match &mut self.0 {
+            Kind::Postgres(connection) => {
+                let sql = postgres::migrate::print_grants(table, grants);
+                let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await;
+                done.map(drop).map_err(postgres::classify)
+            }
+            Kind::Sqlite(_) => {
+                let message = "SQLite has no roles: who may write the file may write every table";
+                Err(StoreError::new(Code::ConfigInvalid, StoreErrorKind::Refused, message))
+            }
+        }
+    }
+
+    /// Writes one event in a transaction of its own.
+    ///
+    /// # Errors
+    /// As [`Outbox::enqueue`]; the result is unknown if the connection is lost.
+    pub async fn enqueue(
+        &mut self,
+        outbox: &Outbox,
+        event: impl IntoRecord,
+    ) -> Result<Receipt, EnqueueError<StoreError>> {
+        match &mut self.0 {
+            Kind::Postgres(connection) => {
+                let failed = |error| EnqueueError::Database(postgres::classify(error));
+                let mut tx = connection.begin().await.map_err(failed)?;
+                let receipt = outbox.enqueue(&mut tx, event).await;
+                let receipt = receipt.map_err(|error| error.map_database(postgres::classify))?;
+                tx.commit().await.map_err(failed)?;
+                Ok(receipt)
+            }
+            Kind::Sqlite(connection) => {
+                let failed = |error| EnqueueError::Database(sqlite::classify(error));
+                let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
+                let receipt = outbox.enqueue(&mut tx, event).await;
+                let receipt = receipt.map_err(|error| error.map_database(sqlite::classify))?;
+                tx.commit().await.map_err(failed)?;
+                Ok(receipt)
+            }
+        }
+    }
+}

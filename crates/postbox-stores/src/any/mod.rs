@@ -1,0 +1,321 @@
+//! Any of the databases, chosen by a URL at run time: what the program works with. A service that knows its database
+//! uses that database's own types.
+//!
+//! [`AnyDatabase`] is where to connect, [`AnyConnection`] migrates and enqueues, [`AnyStore`] is for relays,
+//! [`AnyAdmin`] for operators.
+
+mod admin;
+mod connection;
+mod store;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
+use sqlx::ConnectOptions as _;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
+
+use crate::postgres::{self, PgAdmin, PgStore};
+use crate::print::Format;
+use crate::sqlite::{self, SqliteAdmin, SqliteStore};
+
+pub use admin::AnyAdmin;
+pub use connection::AnyConnection;
+pub use store::AnyStore;
+
+/// How long a connection may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+
+/// A database that a URL names; nothing is connected.
+#[derive(Debug, Clone)]
+pub struct AnyDatabase(Kind);
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Postgres { options: Box<PgConnectOptions>, direct: Option<Box<PgConnectOptions>> },
+    Sqlite(Box<SqliteConnectOptions>),
+}
+
+/// A kind of database, whose SQL can be printed without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// PostgreSQL.
+    Postgres,
+    /// SQLite.
+    Sqlite,
+}
+
+/// What a relay's store is told, whatever the database.
+#[derive(Debug, Clone)]
+pub struct StoreSettings {
+    /// Whether only one relay works on the table at a time.
+    pub single_active: bool,
+    /// The relay's name, for people.
+    pub name: String,
+    /// After how long without a sign of life the active relay loses its place.
+    pub leader_ttl: Duration,
+}
+
+impl AnyDatabase {
+    /// Reads a URL; the error shows no password.
+    ///
+    /// # Errors
+    /// When it is the URL of no database that this build knows.
+    pub fn from_url(url: &str) -> Result<Self, StoreError> {
+        match url.split_once(':').map_or("", |(scheme, _)| scheme) {
+            "postgres" | "postgresql" => {
+                let options = Box::new(postgres::connect_options(url)?);
+                Ok(Self(Kind::Postgres { options, direct: None }))
+            }
+            "sqlite" => Ok(Self(Kind::Sqlite(Box::new(sqlite::connect_options(url)?)))),
+            scheme => {
+                let shown: String = scheme.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
+                let message =
+                    format!("the URL's scheme is {shown:?}, this build knows postgres:// and sqlite:");
+                Err(StoreError::new(Code::DatabaseUrl, StoreErrorKind::Refused, message))
+            }
+        }
+    }
+
+    /// The same database, past a transaction pooler.
+    ///
+    /// # Errors
+    /// When the URL is none, or the database is a file, which has no pooler.
+    pub fn direct(self, url: &str) -> Result<Self, StoreError> {
+        match self.0 {
+            Kind::Postgres { options, .. } => {
+                let direct = Some(Box::new(postgres::connect_options(url)?));
+                Ok(Self(Kind::Postgres { options, direct }))
+            }
+            Kind::Sqlite(_) => {
+                let message = "a direct URL leads past a pooler, and a database file has none: leave it out";
+                Err(StoreError::new(Code::DatabaseUrl, StoreErrorKind::Refused, message))
+            }
+        }
+    }
+
+    /// What SQL it understands.
+    pub fn dialect(&self) -> Dialect {
+        match &self.0 {
+            Kind::Postgres { .. } => Dialect::Postgres,
+            Kind::Sqlite(_) => Dialect::Sqlite,
+        }
+    }
+
+    /// Where it is, for people: host and name, or the file.
+    pub fn place(&self) -> String {
+        match &self.0 {
+            Kind::Postgres { options, .. } => format!("{}/{}", options.get_host(), self.name()),
+            Kind::Sqlite(options) => options.get_filename().display().to_string(),
+        }
+    }
+
+    /// The database's name.
+    pub fn name(&self) -> String {
+        match &self.0 {
+            Kind::Postgres { options, .. } => {
+                options.get_database().unwrap_or(options.get_username()).to_owned()
+            }
+            Kind::Sqlite(options) => {
+                let file = options.get_filename();
+                file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned()
+            }
+        }
+    }
+
+    /// Whether it is on this machine: a file, a socket, or the loopback.
+    pub fn is_local(&self) -> bool {
+        match &self.0 {
+            Kind::Postgres { options, .. } => {
+                let host = options.get_host().trim_matches(['[', ']']);
+                let loopback = host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+                options.get_socket().is_some() || host.starts_with('/') || host == "localhost" || loopback
+            }
+            Kind::Sqlite(_) => true,
+        }
+    }
+
+    /// Whether it is a file that is not there.
+    pub fn is_missing_file(&self) -> bool {
+        matches!(&self.0, Kind::Sqlite(options) if !options.get_filename().exists())
+    }
+
+    /// One connection, past a pooler where there is a way. Who cannot get one hears so at once; a pool would try in
+    /// silence until its limit and then blame itself.
+    ///
+    /// # Errors
+    /// When there is no database, or it refuses.
+    pub async fn connect(&self) -> Result<AnyConnection, StoreError> {
+        match &self.0 {
+            Kind::Postgres { options, direct } => {
+                let options = direct.as_ref().unwrap_or(options).as_ref().clone().disable_statement_logging();
+                let error = match tokio::time::timeout(CONNECT_LIMIT, options.connect()).await {
+                    Ok(Ok(connection)) => return Ok(AnyConnection::postgres(connection)),
+                    Ok(Err(error)) => postgres::classify(error),
+                    Err(_) => unanswered(),
+                };
+                Err(if error.code() == Code::DatabaseUnreachable {
+                    let place = format!("{}:{}", options.get_host(), options.get_port());
+                    let message = format!("{place}: {}", error.message());
+                    StoreError::new(error.code(), error.kind(), message).caused_by(error)
+                } else {
+                    error
+                })
+            }
+            Kind::Sqlite(options) => {
+                let options =
+                    options.as_ref().clone().busy_timeout(CONNECT_LIMIT).disable_statement_logging();
+                match tokio::time::timeout(CONNECT_LIMIT, sqlite::open(&options)).await {
+                    Ok(connection) => connection.map(AnyConnection::sqlite),
+                    Err(_) => Err(unanswered()),
+                }
+            }
+        }
+    }
+
+    /// The same, but a file that is not there is made.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn connect_or_create(&self) -> Result<AnyConnection, StoreError> {
+        match &self.0 {
+            Kind::Sqlite(options) => {
+                Self(Kind::Sqlite(Box::new(options.as_ref().clone().create_if_missing(true)))).connect().await
+            }
+            Kind::Postgres { .. } => self.connect().await,
+        }
+    }
+
+    /// An empty database of the same kind in memory, to find out what would be done to a file that is not there.
+    ///
+    /// # Errors
+    /// When there is no memory left.
+    pub async fn pretend(&self) -> Result<AnyConnection, StoreError> {
+        let options = SqliteConnectOptions::new().in_memory(true);
+        Ok(AnyConnection::sqlite(sqlite::open(&options).await?))
+    }
+
+    /// A table for operators; connects when it is first used. `max_attempts` and `lock_ttl` are the relay's.
+    pub fn admin(&self, table: &TableName, max_attempts: i32, lock_ttl: Duration) -> AnyAdmin {
+        match &self.0 {
+            Kind::Postgres { options, .. } => pg_admin(options, table, max_attempts, lock_ttl),
+            Kind::Sqlite(options) => {
+                AnyAdmin::Sqlite(SqliteAdmin::connect(options.as_ref().clone(), table.clone()))
+            }
+        }
+    }
+
+    /// The same past a pooler, where there is a way: for whoever looks at the way itself.
+    pub fn direct_admin(&self, table: &TableName, max_attempts: i32, lock_ttl: Duration) -> AnyAdmin {
+        match &self.0 {
+            Kind::Postgres { direct: Some(direct), .. } => pg_admin(direct, table, max_attempts, lock_ttl),
+            _ => self.admin(table, max_attempts, lock_ttl),
+        }
+    }
+
+    /// A table for a relay; connects when it is opened.
+    pub fn store(&self, table: &TableName, settings: StoreSettings) -> AnyStore {
+        let StoreSettings { single_active, name, leader_ttl } = settings;
+        match &self.0 {
+            Kind::Postgres { options, direct } => {
+                let mut store = PgStore::builder(options.as_ref().clone(), table.clone())
+                    .single_active(single_active)
+                    .name(name)
+                    .leader_ttl(leader_ttl);
+                if let Some(direct) = direct {
+                    store = store.direct(direct.as_ref().clone());
+                }
+                AnyStore::Postgres(store.build())
+            }
+            Kind::Sqlite(options) => {
+                let store = SqliteStore::builder(options.as_ref().clone(), table.clone());
+                let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
+                AnyStore::Sqlite(store.build())
+            }
+        }
+    }
+}
+
+impl Dialect {
+    /// The table as SQL, for tools that apply it themselves.
+    ///
+    /// # Errors
+    /// When the table's name does not fit the database.
+    pub fn print_up(self, table: &TableName, format: Format) -> Result<String, StoreError> {
+        match self {
+            Self::Postgres => Ok(postgres::migrate::print_up(table, format)),
+            Self::Sqlite => sqlite::migrate::print_up(table, format),
+        }
+    }
+
+    /// The way back as SQL.
+    ///
+    /// # Errors
+    /// As [`print_up`](Self::print_up).
+    pub fn print_down(self, table: &TableName) -> Result<String, StoreError> {
+        match self {
+            Self::Postgres => Ok(postgres::migrate::print_down(table)),
+            Self::Sqlite => sqlite::migrate::print_down(table),
+        }
+    }
+}
+
+fn pg_admin(
+    options: &PgConnectOptions,
+    table: &TableName,
+    max_attempts: i32,
+    lock_ttl: Duration,
+) -> AnyAdmin {
+    let options = options.clone().disable_statement_logging();
+    let admin = PgAdmin::connect(options, table.clone());
+    AnyAdmin::Postgres(Box::new(admin.max_attempts(max_attempts).lock_ttl(lock_ttl)))
+}
+
+fn unanswered() -> StoreError {
+    let message = format!("no answer within {CONNECT_LIMIT:?}");
+    StoreError::new(Code::DatabaseUnreachable, StoreErrorKind::Connection, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AnyDatabase, Dialect};
+
+    #[test]
+    fn only_this_machine_is_local() {
+        let local = |url: &str| AnyDatabase::from_url(url).unwrap().is_local();
+        for url in [
+            "postgres://127.0.0.1/a",
+            "postgres://localhost/a",
+            "postgres://[::1]/a",
+            "postgres:///a?host=/run/pg",
+            "sqlite:a.db",
+        ] {
+            assert!(local(url), "{url}");
+        }
+        for url in [
+            "postgres://db-1/a",
+            "postgres://10.0.0.1/a",
+            "postgres://localhost.example.org/a",
+            "postgres://a@[fe80::1]/a",
+        ] {
+            assert!(!local(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_url_chooses_the_database() {
+        let file = AnyDatabase::from_url("sqlite:some/app.db").unwrap();
+        assert_eq!((file.dialect(), file.place().as_str()), (Dialect::Sqlite, "some/app.db"));
+        assert_eq!(file.name(), "app.db");
+        assert!(file.is_missing_file());
+        let server = AnyDatabase::from_url("postgresql://me@db-1/app").unwrap();
+        assert_eq!((server.dialect(), server.place().as_str()), (Dialect::Postgres, "db-1/app"));
+        assert!(file.direct("postgres://db/a").unwrap_err().to_string().contains("leave it out"));
+        for url in ["mysql://a:secret@b/c", "a.db", ""] {
+            let error = AnyDatabase::from_url(url).unwrap_err().to_string();
+            assert!(error.starts_with("OUTBOX_DB_URL") && error.contains("sqlite:"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! [`AnyStore`]: a relay's table in any of the databases.
+
+use std::time::Duration;
+
+use postbox_core::StoreError;
+use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
+
+use crate::postgres::PgStore;
+use crate::sqlite::SqliteStore;
+
+/// An outbox table for one relay.
+#[derive(Debug, Clone)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum AnyStore {
+    Postgres(PgStore),
+    Sqlite(SqliteStore),
+}
+
+/// The same for every database.
+macro_rules! each {
+    ($self:ident, $store:ident => $answer:expr) => {
+        match $self {
+            Self::Postgres($store) => $answer,
+            Self::Sqlite($store) => $answer,
+        }
+    };
+}
+
+impl Store for AnyStore {
+    fn table(&self) -> &str {
+        each!(self, store => store.table())
+    }
+
+    async fn open(&self) -> Result<(), StoreError> {
+        each!(self, store => store.open().await)
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
+        each!(self, store => store.claim(request).await)
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>, admit: usize) -> Result<Settled, StoreError> {
+        each!(self, store => store.settle(settlements, admit).await)
+    }
+
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+        each!(self, store => store.extend(leases).await)
+    }
+
+    async fn wait(&self, at_most: Duration) {
+        each!(self, store => store.wait(at_most).await);
+    }
+
+    async fn close(&self) {
+        each!(self, store => store.close().await);
+    }
+}

@@ -1,0 +1,42 @@
+//! A migration before it happens: what has to be done, and what that asks of others.
+
+use postbox_core::TableName;
+
+/// One step of a migration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// What it does, in a few words, such as `+ column dead_at`.
+    pub what: String,
+    /// The statement.
+    pub sql: String,
+    /// What it asks of others.
+    pub lock: StepLock,
+}
+
+/// How a step gets along with others who use the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepLock {
+    /// Nobody notices.
+    None,
+    /// A lock for a moment: asked for with a time limit, tried again.
+    Short,
+    /// Takes long but lets everybody work; must not run in a transaction.
+    Concurrent,
+    /// Who wants to write waits until it is done.
+    Writers,
+}
+
+/// Everything that has to be done, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// The table, with its schema where the database has schemas.
+    pub table: TableName,
+    /// The steps; none if the table is as it should be.
+    pub steps: Vec<Step>,
+}
+
+impl Step {
+    pub(crate) fn new(what: impl Into<String>, sql: impl Into<String>, lock: StepLock) -> Self {
+        Self { what: what.into(), sql: sql.into(), lock }
+    }
+}
