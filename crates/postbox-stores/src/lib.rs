@@ -1,6 +1,8 @@
 //! Where Postbox keeps events: one folder per database, the same file names in each.
 
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod audit;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod cursor;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod headers;
