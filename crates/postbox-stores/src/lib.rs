@@ -3,6 +3,8 @@
 #[cfg(all(feature = "postgres", feature = "sqlite"))]
 pub mod any;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod audit;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod cursor;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod headers;

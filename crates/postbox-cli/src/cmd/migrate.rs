@@ -21,7 +21,6 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
         let new_file = database.is_missing_file().then(|| database.place());
         let mut connection = match (&new_file, dry) {
             (Some(_), true) => database.pretend().await?,
-            (None, true) => database.connect().await?,
             (Some(_), false) => {
                 // What cannot be done shall not leave an empty file behind.
                 let mut rehearsal = database.pretend().await?;
@@ -30,7 +29,7 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
                 }
                 database.connect_or_create().await?
             }
-            (None, false) => database.connect().await?,
+            (None, _) => database.connect().await?,
         };
         if let (Some(file), false) = (&new_file, call.json) {
             say(&format!("+ file {file}"))?;

@@ -104,9 +104,12 @@ fn check(call: &Call<'_>, seen: &[Status], problems: Vec<Problem>) -> Result<Exi
             return Ok(Exit::Plugin(said.iter().map(|(state, _)| *state).max().unwrap_or(Plugin::Ok)));
         }
     } else if !seen.is_empty() {
-        let lines = judged().map(|(status, beyond)| match beyond.is_empty() {
-            true => format!("{} {}  {}", paint("✓", Tint::Good), status.table, status.line()),
-            false => format!("{} {}  {}", paint("✗", Tint::Bad), status.table, beyond.join("; ")),
+        let lines = judged().map(|(status, beyond)| {
+            if beyond.is_empty() {
+                format!("{} {}  {}", paint("✓", Tint::Good), status.table, status.line())
+            } else {
+                format!("{} {}  {}", paint("✗", Tint::Bad), status.table, beyond.join("; "))
+            }
         });
         say(&lines.collect::<Vec<_>>().join("\n"))?;
     }

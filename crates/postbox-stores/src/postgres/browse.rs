@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::admin::{Looked, PgAdmin, audit};
 use super::error::classify;
+use crate::audit::described;
 
 /// The columns of an [`EventSummary`], in the order of [`summary`]. No payload: not everybody may read it.
 const SUMMARY: &str =
@@ -210,16 +211,6 @@ impl PgAdmin {
         }
         tx.commit().await.map_err(classify)?;
         Ok(events)
-    }
-}
-
-/// For the audit log: what was asked for, without filling it with ids.
-fn described(events: &[EventId]) -> serde_json::Value {
-    const SHOWN: usize = 100;
-    let ids: Vec<&EventId> = events.iter().take(SHOWN).collect();
-    match events {
-        [only] => serde_json::json!({ "event_id": only }),
-        _ => serde_json::json!({ "event_ids": ids, "more": events.len().saturating_sub(SHOWN) }),
     }
 }
 

@@ -1,12 +1,14 @@
-//! [`SqliteAdmin`]: what operators, dashboards and cleaners do with a table. `dead.rs` is about dead events.
+//! [`SqliteAdmin`]: what operators, dashboards and cleaners do with a table. `dead.rs` is about dead events,
+//! `browse.rs` about all of them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use postbox_core::cleaner::{Sweep, SweepRequest, Swept};
-use postbox_core::{Inspect, StoreError, TableCounts, TableName, TableRelay};
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
-use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
+use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
+use postbox_core::{Inspect, Layout, StoreError, TableCounts, TableName, TableRelay};
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqlitePool};
+use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
 use tokio::sync::OnceCell;
 
 use super::clock::{from_micros, now, span};
@@ -19,6 +21,8 @@ use crate::table::Template;
 /// Counts stop here; beyond, pending events are only counted, up to the second bound: then there are at least so many.
 const BOUND: i64 = 10_000;
 const ESTIMATE_BOUND: i64 = 100_000;
+
+type Bound<'q> = Query<'q, Sqlite, SqliteArguments>;
 
 /// An outbox table in SQLite, for people who look after it. Cheap to clone; clones share one connection.
 #[derive(Debug, Clone)]
@@ -54,6 +58,15 @@ impl SqliteAdmin {
     /// The table's name, as it was given.
     pub fn table(&self) -> &TableName {
         &self.0.table
+    }
+
+    /// Which columns the table has: all of them. One that lacks some is refused until it was migrated.
+    ///
+    /// # Errors
+    /// When the table is missing, lacks columns or is of another shape.
+    pub async fn layout(&self) -> Result<Layout, StoreError> {
+        self.0.looked().await?;
+        Ok(Layout::Full)
     }
 
     /// Stops delivery of the table, in every relay, until [`resume`](Self::resume). Outlives restarts. Answers
@@ -196,15 +209,34 @@ impl Sweep for SqliteAdmin {
         let looked = self.0.looked().await?;
         let sql = looked.template.fill(include_str!("sql/sweep.sql"));
         let mut link = self.0.link.begin().await?;
-        let now = now();
-        let deleted = sqlx::query(AssertSqlSafe(sql))
-            .bind(now.saturating_sub(span(request.retention)))
-            .bind(request.dead_retention.map(|retention| now.saturating_sub(span(retention))))
-            .bind(i64::from(request.batch))
-            .execute(&mut link.connection)
-            .await
-            .map_err(classify)?;
+        let delete = before(sqlx::query(AssertSqlSafe(sql)), request).bind(i64::from(request.batch));
+        let deleted = delete.execute(&mut link.connection).await.map_err(classify)?;
         link.commit().await?;
         Ok(Swept::Deleted(deleted.rows_affected()))
     }
+}
+
+impl SweepCount for SqliteAdmin {
+    async fn due(&self, request: &SweepRequest) -> Result<Due, StoreError> {
+        let looked = self.0.looked().await?;
+        let sql = looked.template.fill(
+            "SELECT (SELECT count(*) FROM {{table}} WHERE published_at < ?1),
+                    (SELECT count(*) FROM {{table}} WHERE dead_at < ?2 AND published_at IS NULL)",
+        );
+        let mut link = self.0.reader().await?;
+        let query = sqlx::query(AssertSqlSafe(sql));
+        let row = before(query, request).fetch_one(&mut link.connection).await.map_err(classify)?;
+        link.keep();
+        let number = |place| -> Result<u64, StoreError> {
+            Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))
+        };
+        Ok(Due { published: number(0)?, dead: number(1)? })
+    }
+}
+
+/// Until when events must have been published (`?1`) or dead (`?2`; null: they are kept) to be past their retention.
+fn before<'q>(query: Bound<'q>, request: &SweepRequest) -> Bound<'q> {
+    let now = now();
+    let dead = request.dead_retention.map(|retention| now.saturating_sub(span(retention)));
+    query.bind(now.saturating_sub(span(request.retention))).bind(dead)
 }

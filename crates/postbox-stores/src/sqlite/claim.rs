@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use futures_util::TryStreamExt as _;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing};
-use postbox_core::{Code, StoreError, StoreErrorKind};
+use postbox_core::{Code, StoreError, StoreErrorKind, Topic};
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 use uuid::Uuid;
 
@@ -37,7 +37,7 @@ impl Inner {
         let mut state = self.state.lock().await;
         if self.single_active {
             if state.lead.is_none() {
-                state.lead = self.take_lead(opened).await?;
+                state.lead = self.take_lead(opened, request.poll_interval).await?;
             }
             let Some(lead) = &mut state.lead else {
                 return Ok(Claim { standing: Standing::Standby, ..Claim::default() });
@@ -62,7 +62,32 @@ impl Inner {
         if !picked.chosen.is_empty() {
             self.take_rows(opened, &request, &picked.chosen, &mut claim).await?;
         }
+        if let ClaimMode::Probe(topics) = &request.mode
+            && claim.rows.is_empty()
+        {
+            claim.suspects = self.suspects_among(topics, opened, &request).await?;
+            state.cursor.suspect = None;
+        }
         Ok(claim)
+    }
+
+    /// Whether rows of these topics wait whose lease ran out.
+    async fn suspects_among(
+        &self,
+        topics: &[Topic],
+        opened: &Opened,
+        request: &ClaimRequest,
+    ) -> Result<bool, StoreError> {
+        let now = now();
+        let mut reader = self.reader.take().await?;
+        let found = sqlx::query_scalar::<_, bool>(AssertSqlSafe(opened.statements.suspects_among.as_str()))
+            .bind(now)
+            .bind(now.saturating_sub(span(request.lock_ttl)))
+            .bind(names(topics))
+            .fetch_one(&mut reader.connection);
+        let found = within(OPERATION_LIMIT, found).await?;
+        reader.keep();
+        Ok(found)
     }
 
     /// Whether this relay may work.
@@ -139,6 +164,11 @@ pub(super) async fn data_version(connection: &mut SqliteConnection) -> Result<i6
     within(OPERATION_LIMIT, version).await
 }
 
+/// Topics for SQL.
+fn names(topics: &[Topic]) -> String {
+    serde_json::json!(topics.iter().map(Topic::as_str).collect::<Vec<_>>()).to_string()
+}
+
 /// What a look at the table found.
 struct Picked {
     chosen: Vec<i64>,
@@ -166,14 +196,13 @@ async fn pick(
     };
     // A time that somebody made up may be before any.
     let from_at = if from == START { i64::MIN } else { micros(from.0) };
-    let topics: Vec<&str> = topics.iter().map(postbox_core::Topic::as_str).collect();
     let now = now();
     let look = sqlx::query(AssertSqlSafe(sql.as_str()))
         .bind(now)
         .bind(from_at)
         .bind(from.1)
         .bind(now.saturating_sub(span(request.lock_ttl)))
-        .bind(serde_json::json!(topics).to_string())
+        .bind(names(topics))
         .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
         .fetch_all(connection);
     let rows = within(OPERATION_LIMIT, look).await?;

@@ -19,10 +19,11 @@ const WHERE: &str = "dead_at IS NOT NULL AND published_at IS NULL
     AND (?4 IS NULL OR dead_at <= ?4) AND (?5 IS NULL OR dead_at >= ?5)
     AND (?6 IS NULL OR instr(last_error, ?6) > 0)";
 
-const REVIVE: &str =
+/// What a replay does to a row. `?2` now
+pub(super) const REVIVE: &str =
     "UPDATE {{table}} SET attempts = 0, available_at = ?2, locked_at = NULL, locked_by = NULL,
     last_error = NULL, dead_at = NULL, dlq_at = NULL";
-const DISCARD: &str = "DELETE FROM {{table}}";
+pub(super) const DISCARD: &str = "DELETE FROM {{table}}";
 
 fn fill(looked: &Looked, sql: &str) -> String {
     looked.template.fill(&sql.replace("{{where}}", WHERE))

@@ -28,9 +28,10 @@ pub fn classify(error: sqlx::Error) -> StoreError {
                 // The file was replaced or deleted under the connection: a new one sees what is there now.
                 (8, 1032) => (Code::DatabaseReadOnly, Connection),
                 (8, _) => (Code::DatabaseReadOnly, Refused),
+                // FULL, and IOERR_SHMSIZE: no room even for the few pages that all connections share.
+                (13, _) | (10, 4874) => (Code::DiskFull, Connection),
                 // Out of memory, interrupted, I/O errors: nothing to be done but to wait.
                 (7 | 9 | 10, _) => (Code::DatabaseError, Connection),
-                (13, _) => (Code::DiskFull, Connection),
                 // CORRUPT, CANTOPEN, NOTADB.
                 (11 | 14 | 26, _) => (Code::DatabaseFile, Refused),
                 (1, _) if message.starts_with("no such table") => (Code::TableMissing, Refused),

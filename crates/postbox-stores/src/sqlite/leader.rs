@@ -5,7 +5,7 @@
 //! row decides alone. Being alone is an optimisation: every write is fenced by its claim.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use postbox_core::StoreError;
 use sqlx::AssertSqlSafe;
@@ -19,13 +19,22 @@ use super::store::{Inner, Opened};
 #[derive(Debug)]
 pub(super) struct Lead {
     renewed: Instant,
+    ttl: Duration,
     /// Unlocked when it is dropped.
     file: Option<File>,
 }
 
+/// The active relay must have missed several ticks before it loses its place.
+const TICKS: u32 = 5;
+
 impl Inner {
     /// Tries to become the active relay.
-    pub(super) async fn take_lead(&self, opened: &Opened) -> Result<Option<Lead>, StoreError> {
+    pub(super) async fn take_lead(
+        &self,
+        opened: &Opened,
+        poll_interval: Duration,
+    ) -> Result<Option<Lead>, StoreError> {
+        let ttl = self.leader_ttl.max(poll_interval.saturating_mul(TICKS));
         let file = self.lock_file(opened);
         let session = file.is_some();
         // Looks before it writes: relays that stand by take no locks.
@@ -48,20 +57,20 @@ impl Inner {
             .bind(&self.holder)
             .bind(session)
             .bind(now)
-            .bind(now.saturating_add(span(self.leader_ttl)))
+            .bind(now.saturating_add(span(ttl)))
             .fetch_optional(&mut writer.connection)
             .await
             .map_err(classify)?;
         writer.commit().await?;
         let Some(epoch) = epoch else { return Ok(None) };
         tracing::info!(table = &*self.label, relay = self.holder, epoch, session, "active relay");
-        Ok(Some(Lead { renewed: Instant::now(), file }))
+        Ok(Some(Lead { renewed: Instant::now(), ttl, file }))
     }
 
-    /// Renews the row when a third of its time is over, or when the lock file could be had at last. Only the relay's turning loop calls this, so that a stuck
-    /// relay loses its place.
+    /// Renews the row when a third of its time is over, or when the lock file could be had at last. Only the relay's
+    /// turning loop calls this, so that a stuck relay loses its place.
     pub(super) async fn renew_lead(&self, lead: &mut Lead, opened: &Opened) -> Result<(), StoreError> {
-        let mut due = lead.renewed.elapsed() >= self.leader_ttl / 3;
+        let mut due = lead.renewed.elapsed() >= lead.ttl / 3;
         if lead.file.is_none() {
             // Another had it for the moment of a look, or was stuck with it and has let go.
             lead.file = self.lock_file(opened);
@@ -76,7 +85,7 @@ impl Inner {
             .bind(&opened.key)
             .bind(&self.holder)
             .bind(lead.file.is_some())
-            .bind(now().saturating_add(span(self.leader_ttl)))
+            .bind(now().saturating_add(span(lead.ttl)))
             .execute(&mut writer.connection)
             .await
             .map_err(classify)?;

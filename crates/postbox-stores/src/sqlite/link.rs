@@ -3,11 +3,14 @@
 //! Connections are not taken from a pool: they have settings of their own, and none may be handed to others half-way
 //! through a statement (hazard 24).
 
-use postbox_core::{Code, StoreError, StoreErrorKind};
+use std::path::Path;
+
+use postbox_core::{Code, StoreError};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, SqliteConnection};
 use tokio::sync::{Mutex, MutexGuard};
 
+use super::disk::may_write;
 use super::error::{classify, is_busy, within};
 use super::patience::{OPERATION_LIMIT, Patience};
 
@@ -32,6 +35,11 @@ impl Link {
             // A relay's polling does not belong into the log of slow or executed statements.
             .disable_statement_logging();
         Self { options, slot: Mutex::default() }
+    }
+
+    /// The file, by the name that it was given by.
+    pub(super) fn path(&self) -> &Path {
+        self.options.get_filename()
     }
 
     /// Takes the connection for one operation, connecting if there is none.
@@ -72,12 +80,17 @@ impl Link {
         // Changes nothing, but asks for the lock; BEGIN IMMEDIATE is content with less where the file is read-only.
         let probe = sqlx::query("UPDATE postbox_relay SET epoch = epoch WHERE 0");
         match probe.execute(&mut taken.connection).await {
-            Err(error) if !is_busy(&error) => Err(classify(error)),
+            Err(error) if !is_busy(&error) => Err(self.explain(classify(error))),
             _ => {
                 taken.keep();
                 Ok(())
             }
         }
+    }
+
+    /// Which file, and why it cannot be opened or written.
+    pub(super) fn explain(&self, error: StoreError) -> StoreError {
+        explain(self.path(), error)
     }
 
     /// Closes the connection.
@@ -95,29 +108,41 @@ pub(crate) async fn open(options: &SqliteConnectOptions) -> Result<SqliteConnect
     loop {
         match options.connect().await {
             Ok(connection) => return Ok(connection),
-            Err(error) => patience.pause(error).await.map_err(|error| explain(options, classify(error)))?,
+            Err(error) => patience
+                .pause(error)
+                .await
+                .map_err(|error| explain(options.get_filename(), classify(error)))?,
         }
     }
 }
 
-/// SQLite says only that a file cannot be opened; people want to know which, and why.
-fn explain(options: &SqliteConnectOptions, error: StoreError) -> StoreError {
-    let file = options.get_filename();
-    if error.code() != Code::DatabaseFile {
-        return error;
-    }
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let why = if folder.is_some_and(|folder| !folder.exists()) {
-        "its directory does not exist".to_owned()
-    } else if file.is_dir() {
-        "it is a directory".to_owned()
-    } else if !file.exists() {
-        "it does not exist".to_owned()
-    } else {
-        error.message().to_owned()
+/// SQLite says only that a file cannot be opened or written; people want to know which, and why.
+fn explain(file: &Path, error: StoreError) -> StoreError {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let why = match error.code() {
+        Code::DatabaseFile => match file.try_exists() {
+            Err(problem) => problem.to_string(),
+            Ok(false) if !folder.exists() => "its directory does not exist".to_owned(),
+            Ok(false) if !may_write(folder) => {
+                "it does not exist, and its directory cannot be written".to_owned()
+            }
+            Ok(false) => "it does not exist".to_owned(),
+            Ok(true) if file.is_dir() => "it is a directory".to_owned(),
+            Ok(true) => match std::fs::File::open(file) {
+                Err(problem) => problem.to_string(),
+                Ok(_) => error.message().to_owned(),
+            },
+        },
+        Code::DatabaseReadOnly if !may_write(folder) => {
+            format!("its directory cannot be written: {}", error.message())
+        }
+        Code::DatabaseReadOnly if !may_write(file) => {
+            format!("the file cannot be written: {}", error.message())
+        }
+        Code::DatabaseReadOnly => format!("it was opened to be read only: {}", error.message()),
+        _ => return error,
     };
-    let message = format!("{}: {why}", file.display());
-    StoreError::new(Code::DatabaseFile, StoreErrorKind::Refused, message).caused_by(error)
+    StoreError::new(error.code(), error.kind(), format!("{}: {why}", file.display())).caused_by(error)
 }
 
 /// A connection taken for one operation. Dropped without [`keep`](Self::keep) or [`commit`](Self::commit) it is closed,

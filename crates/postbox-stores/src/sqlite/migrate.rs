@@ -99,7 +99,14 @@ pub async fn up(
         steps.push(step);
     }
     let first = steps.len();
-    let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
+    // However little patience the connection has itself.
+    let mut patience = Patience::new();
+    let mut tx = loop {
+        match connection.begin_with("BEGIN IMMEDIATE").await {
+            Ok(tx) => break tx,
+            Err(error) => patience.pause(error).await.map_err(classify)?,
+        }
+    };
     table_steps(&mut tx, &table, &mut steps).await?;
     for step in &steps[first..] {
         progress(step);
@@ -121,7 +128,14 @@ pub async fn down(
 ) -> Result<(), StoreError> {
     let table = in_main(table)?;
     let template = names(&table);
-    let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(classify)?;
+    // However little patience the connection has itself.
+    let mut patience = Patience::new();
+    let mut tx = loop {
+        match connection.begin_with("BEGIN IMMEDIATE").await {
+            Ok(tx) => break tx,
+            Err(error) => patience.pause(error).await.map_err(classify)?,
+        }
+    };
     if TableShape::read(&mut tx, &table).await.map_err(classify)?.is_none() {
         let message = format!("{table} does not exist");
         return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));

@@ -46,12 +46,16 @@
 //! long, keeps the log from being emptied: it grows until that transaction ends.
 
 mod admin;
+mod browse;
 mod claim;
 mod clock;
 mod dead;
+mod diagnose;
+mod disk;
 mod error;
 mod leader;
 mod link;
+mod list;
 pub mod migrate;
 mod patience;
 mod row;

@@ -21,7 +21,11 @@ pub(super) struct Patience {
 
 impl Patience {
     pub(super) fn new() -> Self {
-        Self { until: Instant::now() + OPERATION_LIMIT, tries: 0 }
+        Self::of(OPERATION_LIMIT)
+    }
+
+    pub(super) fn of(limit: Duration) -> Self {
+        Self { until: Instant::now() + limit, tries: 0 }
     }
 
     /// Pauses if the error is a lock that somebody holds and there is time left; any other error is handed back.

@@ -8,6 +8,7 @@ use postbox_core::store::{Buried, Claimed, Lease, Undecodable};
 use postbox_core::{AggregateKey, EventId, Json, Payload, TenantId, Topic};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::clock::from_micros;
@@ -50,8 +51,25 @@ pub(super) fn decode(row: &SqliteRow, table: &Arc<str>, token: &Arc<str>) -> Res
     })
 }
 
-fn uuid(row: &SqliteRow, place: usize) -> Option<Uuid> {
+pub(super) fn uuid(row: &SqliteRow, place: usize) -> Option<Uuid> {
     Uuid::from_slice(row.try_get::<&[u8], _>(place).ok()?).ok()
+}
+
+/// Text as well as it can be read: here it can hold any bytes.
+pub(super) fn text(row: &SqliteRow, place: usize) -> Result<Option<String>, sqlx::Error> {
+    let bytes = row.try_get::<Option<&[u8]>, _>(place)?;
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
+}
+
+/// A time, if there is one.
+pub(super) fn time(row: &SqliteRow, place: usize) -> Result<Option<OffsetDateTime>, sqlx::Error> {
+    Ok(row.try_get::<Option<i64>, _>(place)?.map(from_micros))
+}
+
+/// A number as events carry it; columns hold larger ones.
+pub(super) fn number(row: &SqliteRow, place: usize) -> Result<Option<i32>, sqlx::Error> {
+    let number = row.try_get::<Option<i64>, _>(place)?;
+    Ok(number.map(|number| i32::try_from(number).unwrap_or(if number < 0 { i32::MIN } else { i32::MAX })))
 }
 
 /// The event, or why there is none; never with its content.

@@ -9,6 +9,7 @@ pub(super) struct Statements {
     pub(super) pick_waiting: String,
     pub(super) pick_suspect: String,
     pub(super) pick_probe: String,
+    pub(super) suspects_among: String,
     pub(super) claim_unlocked: String,
     pub(super) claim_suspect: String,
     pub(super) settle_delivered: String,
@@ -40,6 +41,10 @@ impl Statements {
             pick_probe: pick(
                 "locked_at IS NULL AND ?4 IS NOT NULL",
                 "topic IN (SELECT value FROM json_each(?5))",
+            ),
+            suspects_among: base.fill(
+                "SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL AND dead_at IS NULL AND available_at <= ?1
+                    AND locked_at < ?2 AND topic IN (SELECT value FROM json_each(?3)))",
             ),
             claim_unlocked: claim("locked_at IS NULL AND ?3 IS NOT NULL"),
             claim_suspect: claim("locked_at < ?3"),
@@ -82,6 +87,7 @@ mod tests {
             (s.pick_waiting, vec![pending]),
             (s.pick_suspect, vec![pending]),
             (s.pick_probe, vec![pending]),
+            (s.suspects_among, vec!["USING INDEX org_outbox_pending_by_available (available_at<?)"]),
             (s.claim_unlocked, vec![key]),
             (s.claim_suspect, vec![key]),
             (s.settle_delivered, vec![key]),

@@ -83,8 +83,8 @@ impl SqliteStoreBuilder {
         self
     }
 
-    /// After how long without a sign of life the active relay loses its place (15 s), if its process still exists. It
-    /// must be several times the relay's `poll_interval`, at which signs of life are given.
+    /// After how long without a sign of life the active relay loses its place, if its process still exists (15 s, and
+    /// at least five times its `poll_interval`, at which signs of life are given).
     pub fn leader_ttl(mut self, ttl: Duration) -> Self {
         self.leader_ttl = ttl;
         self

@@ -131,8 +131,12 @@ impl Subject for Table {
         PgStore::builder(self.relay.clone(), self.name.clone()).single_active(single_active).build()
     }
 
-    fn admin(&self) -> PgAdmin {
-        PgAdmin::connect(self.relay.clone(), self.name.clone())
+    fn table(&self) -> TableName {
+        self.name.clone()
+    }
+
+    fn admin_of(&self, table: TableName) -> PgAdmin {
+        PgAdmin::connect(self.relay.clone(), table)
     }
 
     async fn begin(&self, records: Vec<Record>) -> Open {

@@ -40,6 +40,32 @@ async fn hazard_9_a_stuck_leader_loses_its_place_although_it_keeps_the_lock_file
     assert_eq!(table.admin().relay().await.unwrap().epoch, 3);
 }
 
+/// Signs of life come once per `poll_interval`.
+#[tokio::test]
+async fn a_leader_that_polls_seldom_keeps_its_place() {
+    let table = Table::new().await;
+    // What stands there cannot be opened as a file: the row alone decides.
+    std::fs::create_dir(table.folder.path().join("test.db.postbox-org_outbox.lock")).unwrap();
+    let store = || {
+        SqliteStore::builder(table.options.clone(), table.name.clone())
+            .leader_ttl(Duration::from_millis(50))
+            .build()
+    };
+    let beat = |seconds| {
+        let mut beat = request(ClaimMode::Waiting, 0);
+        beat.poll_interval = Duration::from_secs(seconds);
+        beat
+    };
+    let (first, second) = (store(), store());
+    assert_eq!(first.claim(beat(20)).await.unwrap().standing, Standing::Active);
+    let expires = "SELECT expires_at / 1000000 - CAST(strftime('%s', 'now') AS INTEGER) FROM postbox_relay";
+    let expires = table.number(expires).await;
+    assert!((98..=100).contains(&expires), "in {expires} s");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(second.claim(beat(20)).await.unwrap().standing, Standing::Standby);
+    assert_eq!(first.claim(beat(20)).await.unwrap().standing, Standing::Active);
+}
+
 #[tokio::test]
 async fn without_a_lock_file_the_row_decides() {
     let table = Table::new().await;
@@ -76,7 +102,7 @@ async fn a_file_that_cannot_be_used_says_why() {
         ("nowhere/missing.db?mode=rwc", Code::DatabaseFile, "its directory does not exist"),
         ("folder.db", Code::DatabaseFile, "it is a directory"),
         ("text.db", Code::DatabaseFile, "not a database"),
-        ("test.db?mode=ro", Code::DatabaseReadOnly, "readonly"),
+        ("test.db?mode=ro", Code::DatabaseReadOnly, "opened to be read only"),
     ] {
         let options = connect_options(&format!("sqlite:{}/{file}", folder.display())).unwrap();
         let store = SqliteStore::builder(options, table.name.clone()).build();

@@ -1,10 +1,13 @@
 //! The store suite and the hazards of SQLite, against real files.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
+mod browse;
+mod diagnose;
 mod enqueue_sql;
 mod faults;
 mod migrations;
 mod processes;
+mod refusals;
 mod subject;
 
 use subject::Table;

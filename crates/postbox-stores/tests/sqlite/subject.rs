@@ -92,8 +92,12 @@ impl Subject for Table {
         SqliteStore::builder(self.options.clone(), self.name.clone()).single_active(single_active).build()
     }
 
-    fn admin(&self) -> SqliteAdmin {
-        SqliteAdmin::connect(self.options.clone(), self.name.clone())
+    fn table(&self) -> TableName {
+        self.name.clone()
+    }
+
+    fn admin_of(&self, table: TableName) -> SqliteAdmin {
+        SqliteAdmin::connect(self.options.clone(), table)
     }
 
     async fn begin(&self, records: Vec<Record>) -> Open {

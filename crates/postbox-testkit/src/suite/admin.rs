@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postbox_core::cleaner::{Cleaner, Sweep, SweepRequest, Swept};
+use postbox_core::cleaner::{Cleaner, Due, Sweep, SweepCount, SweepRequest, Swept};
 use postbox_core::{DeadFilter, DeadLetters, Inspect, Relay, Settings, Topic};
 
 use super::script::{Act, Scripted};
@@ -11,7 +11,7 @@ use super::{Subject, TOPIC, claim, enqueue, event, events, quick, state};
 const HOUR: Duration = Duration::from_hours(1);
 const OTHER: Topic = Topic::from_static("crm.contact.added.v1");
 
-async fn run<S: Subject>(subject: &S, sink: &Scripted, concurrency: usize) {
+pub(super) async fn run<S: Subject>(subject: &S, sink: &Scripted, concurrency: usize) {
     let settings = Settings { concurrency, ..quick() };
     let relay = Relay::builder(subject.store(true)).dispatcher(sink.clone()).settings(settings);
     let mut relay = relay.build().unwrap();
@@ -109,4 +109,31 @@ pub async fn counts_tell_what_waits<S: Subject>(subject: &S) {
     run(subject, &sink, 16).await;
     let counts = subject.admin().counts().await.unwrap();
     assert_eq!((counts.pending, counts.dead), (2, 3));
+}
+
+/// `clean --dry-run` tells the truth.
+pub async fn what_is_due_is_what_sweeps_delete<S: Subject>(subject: &S) {
+    let ids = enqueue(subject, events(12)).await;
+    let dying = [ids[0], ids[1], ids[2]];
+    let sink = Scripted::new(move |d| if dying.contains(&d.meta.event_id) { Act::Reject } else { Act::Ok });
+    run(subject, &sink, 16).await;
+    let waiting = enqueue(subject, events(1)).await[0];
+    for id in ids[1..8].iter().chain([&waiting]) {
+        subject.make_older(*id, 10 * HOUR).await;
+    }
+    let admin = subject.admin();
+    let due = async |retention, dead_retention| {
+        // The batch has no part in it.
+        let request = SweepRequest { retention, dead_retention, batch: 2, max_attempts: 25 };
+        admin.due(&request).await.unwrap()
+    };
+    assert_eq!(due(20 * HOUR, Some(20 * HOUR)).await, Due { published: 0, dead: 0 });
+    assert_eq!(due(5 * HOUR, None).await, Due { published: 5, dead: 0 }, "dead rows only on request");
+    assert_eq!(due(Duration::ZERO, Some(Duration::ZERO)).await, Due { published: 9, dead: 3 });
+    assert_eq!(due(5 * HOUR, Some(5 * HOUR)).await, Due { published: 5, dead: 2 });
+    let cleaner = Cleaner::new(admin.clone()).retention(5 * HOUR).dead_retention(5 * HOUR).batch(2);
+    assert_eq!(cleaner.run_once().await.unwrap(), 7, "as was said");
+    assert_eq!(due(5 * HOUR, Some(5 * HOUR)).await, Due { published: 0, dead: 0 });
+    assert_eq!(subject.rows().await, 6);
+    assert!(subject.row(waiting).await.is_some());
 }

@@ -112,6 +112,26 @@ pub async fn excluded_topics_are_left_and_probes_find_them<S: Subject>(subject: 
     assert_eq!(probe.rows[0].delivery.meta.topic, TOPIC);
 }
 
+/// If only suspects wait for a sink that is down, one of them must be its probe: so a probe that finds none says so.
+pub async fn a_probe_that_finds_nothing_tells_of_suspects<S: Subject>(subject: &S) {
+    let ids = enqueue(subject, events(2)).await;
+    let other = Topic::from_static("crm.contact.added.v1");
+    assert_eq!(claim(&subject.store(false), 10).await.rows.len(), 2);
+    let store = subject.store(false);
+    let probe = async |topic: Topic| {
+        let claim = store.claim(request(ClaimMode::Probe(Arc::from([topic])), 1)).await.unwrap();
+        assert!(claim.rows.is_empty());
+        claim.suspects
+    };
+    assert!(!probe(TOPIC).await, "both are being worked on");
+    subject.expire_lease(ids[0]).await;
+    assert!(probe(TOPIC).await);
+    assert!(!probe(other).await, "not of this sink");
+    let suspect = store.claim(request(ClaimMode::Suspect, 1)).await.unwrap();
+    assert_eq!(suspect.rows[0].delivery.meta.event_id, ids[0]);
+    assert!(!probe(TOPIC).await, "it is taken");
+}
+
 /// Sequence order is not commit order (hazard 12).
 pub async fn what_commits_behind_the_cursor_is_found<S: Subject>(subject: &S) {
     let late = if subject.writers_overlap() { Some(subject.begin(events(1)).await) } else { None };

@@ -4,7 +4,9 @@
 //! a store cannot do it declares in its [`Features`], and the tests that need it say `skipped`.
 
 pub mod admin;
+pub mod browse;
 pub mod claim;
+pub mod diagnose;
 pub mod enqueue;
 pub mod relay;
 pub mod script;
@@ -15,10 +17,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postbox_core::cleaner::Sweep;
+use postbox_core::cleaner::SweepCount;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
 use postbox_core::{
-    Backoff, DeadLetters, EventId, Inspect, Receipt, Record, RecordBuilder, Settings, Store, Topic,
+    Backoff, Browse, DeadLetters, Diagnose, EventId, Inspect, Receipt, Record, RecordBuilder, Settings,
+    Store, TableName, Topic,
 };
 
 /// A store under test: a table of its own, empty at the start.
@@ -26,7 +29,7 @@ pub trait Subject: Sync {
     /// The store.
     type Store: Store;
     /// Its operators' side.
-    type Admin: Inspect + DeadLetters + Sweep + Clone;
+    type Admin: Inspect + DeadLetters + SweepCount + Browse + Diagnose + Clone;
     /// A transaction that is open.
     type Open: OpenTransaction;
 
@@ -39,7 +42,13 @@ pub trait Subject: Sync {
     /// A new relay's view of the table.
     fn store(&self, single_active: bool) -> Self::Store;
     /// The operators' view.
-    fn admin(&self) -> Self::Admin;
+    fn admin(&self) -> Self::Admin {
+        self.admin_of(self.table())
+    }
+    /// The table's name.
+    fn table(&self) -> TableName;
+    /// The operators' view of a table of this name, whether there is one or not.
+    fn admin_of(&self, table: TableName) -> Self::Admin;
     /// Enqueues in a transaction that stays open.
     fn begin(&self, records: Vec<Record>) -> impl Future<Output = Self::Open> + Send;
     /// The row of an event.
@@ -188,6 +197,7 @@ macro_rules! store_suite {
                 claim: an_expired_lease_is_claimed_again_alone,
                 claim: an_exhausted_row_is_dead_not_a_zombie,
                 claim: excluded_topics_are_left_and_probes_find_them,
+                claim: a_probe_that_finds_nothing_tells_of_suspects,
                 claim: what_commits_behind_the_cursor_is_found,
                 claim: an_undecodable_row_does_not_fail_its_batch,
                 settle: every_verdict_is_written,
@@ -218,6 +228,16 @@ macro_rules! store_suite {
                 admin: the_cleaner_touches_only_what_it_may,
                 admin: dead_events_are_found_replayed_and_discarded,
                 admin: counts_tell_what_waits,
+                admin: what_is_due_is_what_sweeps_delete,
+                browse: lists_go_by_sequence_page_by_page,
+                browse: every_filter_finds_its_events,
+                browse: a_list_that_did_not_look_at_everything_says_so,
+                browse: an_event_is_shown_and_its_content_only_on_request,
+                browse: statuses_tell_what_became_of_events,
+                browse: published_events_are_sent_again_by_id_and_by_time,
+                browse: chosen_dead_events_are_replayed_or_discarded,
+                diagnose: a_table_that_is_well_is_found_well,
+                diagnose: a_table_that_is_missing_is_a_finding,
             }
         }
     };

@@ -1,0 +1,250 @@
+//! The events of a table for people: shown, watched, sent again. `list.rs` lists them.
+
+use postbox_core::{
+    Browse, Content, EventDetail, EventId, EventStatus, Json, ListRequest, Page, Published, StoreError,
+};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
+use time::OffsetDateTime;
+
+use super::admin::{Looked, SqliteAdmin, audit};
+use super::clock::{from_micros, micros, now};
+use super::dead::{DISCARD, REVIVE};
+use super::error::classify;
+use super::list::{self, fill};
+use super::row::{number, text, time, uuid};
+use crate::audit::described;
+
+/// What a replay does to a published row beyond what it does to a dead one.
+const AGAIN: &str = ", published_at = NULL, sinks_done = NULL";
+
+/// `?1` ids, as a JSON array of hexadecimal digits.
+const CHOSEN: &str = "event_id IN (SELECT unhex(value) FROM json_each(?1))";
+
+const BETWEEN: &str = "published_at >= ?1 AND published_at < ?2 AND (?3 IS NULL OR topic = ?3)";
+
+fn digits(events: &[EventId]) -> String {
+    let ids: Vec<String> = events.iter().map(|event| event.0.simple().to_string()).collect();
+    serde_json::json!(ids).to_string()
+}
+
+/// JSON as the table has it. The table does not check all of it: what is none is shown as a text.
+fn json(row: &SqliteRow, place: usize) -> Result<Option<Json>, sqlx::Error> {
+    let read = |text: String| {
+        Json::from_text(text.as_str())
+            .or_else(|_| Json::from_value(&text))
+            .unwrap_or_else(|_| Json::trusted("null"))
+    };
+    Ok(text(row, place)?.map(read))
+}
+
+fn detail(row: &SqliteRow, with_content: bool) -> Result<EventDetail, sqlx::Error> {
+    let content = if with_content {
+        Some(Content {
+            payload: json(row, 26)?.unwrap_or_else(|| Json::trusted("null")),
+            payload_raw: row.try_get(27)?,
+            metadata: json(row, 28)?,
+        })
+    } else {
+        None
+    };
+    Ok(EventDetail {
+        summary: list::summary(row)?,
+        locked_at: time(row, 13)?,
+        headers: json(row, 14)?,
+        occurred_at: time(row, 15)?,
+        schema_id: text(row, 16)?,
+        schema_version: number(row, 17)?,
+        routing_key: text(row, 18)?,
+        traceparent: text(row, 19)?,
+        tracestate: text(row, 20)?,
+        locked_by: text(row, 21)?,
+        dlq_at: time(row, 22)?,
+        content_type: text(row, 23)?,
+        attempts_log: json(row, 24)?,
+        sinks_done: text(row, 25)?.and_then(|done| serde_json::from_str(&done).ok()),
+        content,
+    })
+}
+
+/// A change that answers the ids of its rows.
+struct Change<'a> {
+    sql: String,
+    chosen: String,
+    action: &'a str,
+    what: serde_json::Value,
+}
+
+impl SqliteAdmin {
+    /// One change of rows with its line in the audit log, in one transaction; answers the events. `?1` rows `?2` now
+    async fn change(
+        &self,
+        looked: &Looked,
+        change: Change<'_>,
+        who: &str,
+    ) -> Result<Vec<EventId>, StoreError> {
+        let mut link = self.0.link.begin().await?;
+        let rows = sqlx::query(AssertSqlSafe(change.sql)).bind(change.chosen).bind(now());
+        let rows = rows.fetch_all(&mut link.connection).await.map_err(classify)?;
+        let events: Vec<EventId> = rows.iter().map(|row| EventId(uuid(row, 0).unwrap_or_default())).collect();
+        if !events.is_empty() {
+            let number = events.len() as u64;
+            audit(&mut link.connection, looked, who, change.action, &change.what, number).await?;
+        }
+        link.commit().await?;
+        Ok(events)
+    }
+
+    async fn change_dead(
+        &self,
+        change: &str,
+        action: &str,
+        events: &[EventId],
+        who: &str,
+    ) -> Result<Vec<EventId>, StoreError> {
+        let looked = self.0.looked().await?;
+        let sql = format!(
+            "{change} WHERE {CHOSEN} AND dead_at IS NOT NULL AND published_at IS NULL RETURNING event_id"
+        );
+        let (chosen, what) = (digits(events), described(events));
+        self.change(looked, Change { sql: fill(looked, &sql), chosen, action, what }, who).await
+    }
+}
+
+/// The first rows of what is meant, oldest first, and when they were published; found without a lock.
+async fn choose(
+    connection: &mut SqliteConnection,
+    looked: &Looked,
+    which: &Published,
+    limit: u32,
+) -> Result<Vec<(i64, i64)>, StoreError> {
+    let limit = i64::from(limit);
+    let choose = |condition: &str, place: &str| {
+        fill(
+            looked,
+            &format!(
+                "SELECT sequence, published_at FROM {{{{table}}}} WHERE {condition} ORDER BY published_at, sequence LIMIT {place}"
+            ),
+        )
+    };
+    let chosen = match which {
+        Published::Events { event_ids } => {
+            let sql = choose(&format!("{CHOSEN} AND published_at IS NOT NULL"), "?2");
+            sqlx::query_as(AssertSqlSafe(sql)).bind(digits(event_ids)).bind(limit).fetch_all(connection).await
+        }
+        Published::Between { since, until, topic } => {
+            let query = sqlx::query_as(AssertSqlSafe(choose(BETWEEN, "?4")));
+            let query = query.bind(micros(*since)).bind(micros(*until)).bind(topic).bind(limit);
+            query.fetch_all(connection).await
+        }
+    };
+    chosen.map_err(classify)
+}
+
+impl Browse for SqliteAdmin {
+    async fn now(&self) -> Result<OffsetDateTime, StoreError> {
+        Ok(from_micros(now()))
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<Page, StoreError> {
+        let looked = self.0.looked().await?;
+        let mut link = self.0.reader().await?;
+        let (mut events, bounded) = list::list(&mut link.connection, looked, request).await?;
+        link.keep();
+        let limit = request.limit as usize;
+        let more = events.len() > limit;
+        events.truncate(limit);
+        let next = events.last().filter(|_| more).map(|event| event.sequence);
+        Ok(Page { events, next, bounded })
+    }
+
+    async fn show(&self, event: EventId, with_content: bool) -> Result<Option<EventDetail>, StoreError> {
+        let looked = self.0.looked().await?;
+        let content = if with_content { ", payload, payload_raw, metadata" } else { "" };
+        let sql = format!(
+            "SELECT {{{{summary}}}}, locked_at, headers, occurred_at, schema_id, schema_version, routing_key,
+                    traceparent, tracestate, locked_by, dlq_at, content_type, attempts_log, sinks_done{content}
+             FROM {{{{table}}}} WHERE event_id = ?1"
+        );
+        let mut link = self.0.reader().await?;
+        let query = sqlx::query(AssertSqlSafe(fill(looked, &sql))).bind(event.0);
+        let row = query.fetch_optional(&mut link.connection).await.map_err(classify)?;
+        link.keep();
+        row.map(|row| detail(&row, with_content)).transpose().map_err(classify)
+    }
+
+    async fn statuses(&self, events: &[EventId]) -> Result<Vec<(EventId, EventStatus)>, StoreError> {
+        let looked = self.0.looked().await?;
+        let sql = fill(looked, &format!("SELECT event_id, {{{{status}}}} FROM {{{{table}}}} WHERE {CHOSEN}"));
+        let mut link = self.0.reader().await?;
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(digits(events));
+        let rows = query.fetch_all(&mut link.connection).await.map_err(classify)?;
+        link.keep();
+        let read = |row: &SqliteRow| Ok((EventId(row.try_get(0)?), list::status(row, 1)?));
+        rows.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(classify)
+    }
+
+    async fn count_published(&self, which: &Published) -> Result<u64, StoreError> {
+        let looked = self.0.looked().await?;
+        let count =
+            |condition: &str| fill(looked, &format!("SELECT count(*) FROM {{{{table}}}} WHERE {condition}"));
+        let mut link = self.0.reader().await?;
+        let count: Result<i64, sqlx::Error> = match which {
+            Published::Events { event_ids } => {
+                let sql = count(&format!("{CHOSEN} AND published_at IS NOT NULL"));
+                let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(digits(event_ids));
+                query.fetch_one(&mut link.connection).await
+            }
+            Published::Between { since, until, topic } => {
+                let query = sqlx::query_scalar(AssertSqlSafe(count(BETWEEN)));
+                let query = query.bind(micros(*since)).bind(micros(*until)).bind(topic);
+                query.fetch_one(&mut link.connection).await
+            }
+        };
+        let count = count.map_err(classify)?;
+        link.keep();
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    async fn replay_published(
+        &self,
+        which: &Published,
+        limit: u32,
+        who: &str,
+    ) -> Result<Vec<EventId>, StoreError> {
+        let looked = self.0.looked().await?;
+        // Not if it was replayed and published again since it was chosen.
+        let sql = format!(
+            "{REVIVE}{AGAIN} FROM (SELECT value ->> 0 AS chosen, value ->> 1 AS at FROM json_each(?1))
+             WHERE sequence = chosen AND published_at = at RETURNING event_id"
+        );
+        let sql = fill(looked, &sql);
+        let what = match which {
+            Published::Events { event_ids } => described(event_ids),
+            Published::Between { .. } => serde_json::json!({ "published": which }),
+        };
+        loop {
+            let mut reader = self.0.reader().await?;
+            let chosen = choose(&mut reader.connection, looked, which, limit).await?;
+            reader.keep();
+            if chosen.is_empty() {
+                return Ok(Vec::new());
+            }
+            let chosen = serde_json::json!(chosen).to_string();
+            let change = Change { sql: sql.clone(), chosen, action: "replay published", what: what.clone() };
+            let events = self.change(looked, change, who).await?;
+            // None is the end, unless somebody else was quicker with all of these.
+            if !events.is_empty() {
+                return Ok(events);
+            }
+        }
+    }
+
+    async fn replay_dead(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
+        self.change_dead(REVIVE, "replay", events, who).await
+    }
+
+    async fn discard_dead(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
+        self.change_dead(DISCARD, "discard", events, who).await
+    }
+}

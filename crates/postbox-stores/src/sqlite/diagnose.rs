@@ -1,0 +1,254 @@
+//! What can be wrong between a relay and its table: the file, its log, the structure, and whoever holds things up.
+
+use std::path::Path;
+use std::time::Duration;
+
+use postbox_core::{Code, Diagnose, Examination, Finding, Level, StoreError, TableName};
+use sqlx::{AssertSqlSafe, SqliteConnection};
+
+use super::admin::SqliteAdmin;
+use super::error::{classify, is_busy, within};
+use super::link::Link;
+use super::migrate::{Step, plan};
+use super::patience::{OPERATION_LIMIT, Patience};
+use super::schema::{TableShape, in_main};
+
+const MIB: u64 = 1 << 20;
+
+/// The log is cut to this when it can be emptied: a larger one could not be for a while.
+const LOG_LARGE: u64 = 64 * MIB;
+const LOG_FAR_TOO_LARGE: u64 = 1024 * MIB;
+
+/// Room on the disk that is little, and that is as good as none.
+const ROOM_LITTLE: u64 = 1024 * MIB;
+const ROOM_NONE: u64 = 64 * MIB;
+
+/// The write lock is asked for no longer than this: a doctor's patients do not wait.
+const LONGEST_LOOK: Duration = Duration::from_secs(3);
+
+impl Diagnose for SqliteAdmin {
+    async fn diagnose(&self, examination: Examination) -> Vec<Finding> {
+        let (ours, table) = (&self.0.link, self.table());
+        // To connect might make it.
+        if ours.path().try_exists().is_ok_and(|there| !there) && ours.path() != Path::new(":memory:") {
+            let what = format!("{} does not exist", ours.path().display());
+            let fix = format!("correct the path, or make it: postbox migrate up --table {table}");
+            return vec![Finding::wrong("file", what, fix)];
+        }
+        let opened = async {
+            let mut link = self.0.reader().await?;
+            let file = link.file().await?;
+            let version = sqlx::query_scalar::<_, String>("SELECT sqlite_version()");
+            let version = within(OPERATION_LIMIT, version.fetch_one(&mut link.connection)).await?;
+            Ok::<_, StoreError>((link, file, version))
+        };
+        let (mut link, file, version) = match opened.await {
+            Ok(opened) => opened,
+            Err(error) => return vec![failed("file", &error)],
+        };
+        let (connection, file) = (&mut link.connection, Path::new(&file));
+        let mut findings =
+            vec![Finding::good("server", format!("SQLite {version}, file {}", file.display()))];
+        findings.extend(writable(ours, connection, examination.long_transaction).await);
+        findings.extend(room(file));
+        findings.push(journal(connection).await);
+        findings.push(log(file));
+        match structure(connection, table).await {
+            Ok(found) => findings.extend(found),
+            Err(error) => findings.push(failed("table", &error).with_fix(table, &error)),
+        }
+        // A connection that something could not be asked of is not used again.
+        if findings.iter().all(|finding| finding.level == Level::Good) {
+            link.keep();
+        }
+        findings
+    }
+}
+
+/// A check that could not be made.
+fn failed(check: &'static str, error: &StoreError) -> Finding {
+    Finding::wrong(check, error.message(), error.code().next_step())
+}
+
+trait WithFix {
+    fn with_fix(self, table: &TableName, error: &StoreError) -> Self;
+}
+
+impl WithFix for Finding {
+    fn with_fix(mut self, table: &TableName, error: &StoreError) -> Self {
+        if error.code() == Code::TableMissing {
+            self.fix = Some(format!("postbox migrate up --table {table}, or correct the name"));
+        } else if error.code() == Code::TableNameInvalid {
+            self.fix = Some(format!("--table {}", table.table()));
+        }
+        self
+    }
+}
+
+/// Whether anything can be written, tried on a number that stays what it is; and whether somebody else is in the way.
+async fn writable(ours: &Link, connection: &mut SqliteConnection, long: Duration) -> Vec<Finding> {
+    let limit = long.min(LONGEST_LOOK);
+    let mut patience = Patience::of(limit);
+    let begun = loop {
+        match sqlx::query("BEGIN IMMEDIATE").execute(&mut *connection).await {
+            Ok(_) => break Ok(()),
+            Err(error) => {
+                if let Err(error) = patience.pause(error).await {
+                    break Err(error);
+                }
+            }
+        }
+    };
+    if let Err(error) = begun {
+        return vec![if is_busy(&error) {
+            Finding::doubtful(
+                "transactions",
+                format!("somebody held the write lock for all of {limit:?}: nobody else can write meanwhile"),
+                format!(
+                    "end that transaction; fuser {} shows which processes have the file open",
+                    ours.path().display()
+                ),
+            )
+        } else {
+            failed("file", &ours.explain(classify(error)))
+        }];
+    }
+    let probe = async {
+        let number = sqlx::query_scalar::<_, i64>("PRAGMA user_version").fetch_one(&mut *connection).await?;
+        sqlx::query(AssertSqlSafe(format!("PRAGMA user_version = {number}"))).execute(&mut *connection).await
+    };
+    let probed = probe.await.map_err(classify);
+    let ended = sqlx::query("ROLLBACK").execute(&mut *connection).await.map_err(classify);
+    vec![
+        match probed.and(ended) {
+            Ok(_) => Finding::good("file", "the file can be written"),
+            Err(error) => failed("file", &ours.explain(error)),
+        },
+        Finding::good("transactions", "nobody holds the write lock for long"),
+    ]
+}
+
+/// Room for what is written next.
+fn room(file: &Path) -> Option<Finding> {
+    let free = super::disk::free(file.parent()?)?;
+    let what = format!("{} free on the disk of {}", size(free), file.display());
+    let fix = "make room: without any, neither events nor their delivery can be written";
+    Some(match free {
+        _ if free < ROOM_NONE => Finding::wrong("disk", what, fix),
+        _ if free < ROOM_LITTLE => Finding::doubtful("disk", what, fix),
+        _ => Finding::good("disk", what),
+    })
+}
+
+/// Every connection of ours asks for the write-ahead log; where there is none, the file or its disk does not allow it.
+async fn journal(connection: &mut SqliteConnection) -> Finding {
+    let mode = sqlx::query_scalar::<_, String>("PRAGMA journal_mode").fetch_one(connection);
+    match within(OPERATION_LIMIT, mode).await {
+        Ok(mode) if mode.eq_ignore_ascii_case("wal") => Finding::good(
+            "journal",
+            "the write-ahead log is on: readers and writers do not wait for each other",
+        ),
+        Ok(mode) => Finding::wrong(
+            "journal",
+            format!("the journal mode is {mode}: readers and writers shut each other out"),
+            "PRAGMA journal_mode = WAL, on a local disk, as a user who may write the file and its directory",
+        ),
+        Err(error) => failed("journal", &error),
+    }
+}
+
+/// Whoever reads in one transaction for long keeps the log from being emptied: it grows with every commit, and reading
+/// gets slower with it.
+fn log(file: &Path) -> Finding {
+    let mut name = file.as_os_str().to_owned();
+    name.push("-wal");
+    let bytes = std::fs::metadata(name).map_or(0, |log| log.len());
+    let grown = format!(
+        "the write-ahead log has grown to {}: a transaction that reads for long keeps it from being emptied",
+        size(bytes)
+    );
+    let fix = format!(
+        "end the reader (fuser {} shows which processes have the file open); the next commits empty the log",
+        file.display()
+    );
+    match bytes {
+        _ if bytes > LOG_FAR_TOO_LARGE => Finding::wrong("wal", grown, fix),
+        _ if bytes > LOG_LARGE => Finding::doubtful("wal", grown, fix),
+        _ => Finding::good("wal", format!("the write-ahead log has {}", size(bytes))),
+    }
+}
+
+async fn structure(connection: &mut SqliteConnection, table: &TableName) -> Result<Vec<Finding>, StoreError> {
+    let table = in_main(table)?;
+    let Some(shape) = TableShape::read(connection, &table).await.map_err(classify)? else {
+        // Says so, and which other table may be meant.
+        TableShape::expect(connection, &table).await?;
+        return Ok(Vec::new());
+    };
+    shape.check()?;
+    let migrate = format!("postbox migrate up --table {table}");
+    let mut findings = vec![Finding::good("table", format!("{table} is there"))];
+    let missing = shape.missing();
+    if !missing.is_empty() {
+        let what = format!("no relay works on it: no {}", missing.join(", no "));
+        findings.push(Finding::wrong("layout", what, migrate));
+        return Ok(findings);
+    }
+    findings.push(Finding::good("layout", "all columns are there"));
+    findings.extend(drift(connection, &table, &migrate).await);
+    Ok(findings)
+}
+
+/// What `migrate up` would do. Without its indexes every claim, count or clean reads the whole table, and without its row
+/// in `postbox_relay` none works; the view is for people alone.
+async fn drift(connection: &mut SqliteConnection, table: &TableName, migrate: &str) -> Vec<Finding> {
+    let steps = match plan(connection, table).await {
+        Ok(plan) => plan.steps,
+        Err(error) => return vec![failed("schema", &error)],
+    };
+    let finding = |step: &Step| {
+        let what = format!("schema differs: {}", step.what);
+        if step.what.ends_with("view") {
+            Finding::doubtful("schema", what, migrate)
+        } else {
+            Finding::wrong("schema", what, migrate)
+        }
+    };
+    // The journal has its own check.
+    let differs: Vec<Finding> =
+        steps.iter().filter(|step| !step.what.starts_with('~')).map(finding).collect();
+    if differs.is_empty() {
+        return vec![Finding::good("schema", "the schema is as this version wants it")];
+    }
+    differs
+}
+
+/// Bytes for people.
+fn size(bytes: u64) -> String {
+    match bytes {
+        _ if bytes >= 1024 * MIB => {
+            format!("{}.{} GiB", bytes / (1024 * MIB), bytes % (1024 * MIB) * 10 / (1024 * MIB))
+        }
+        _ if bytes >= MIB => format!("{} MiB", bytes / MIB),
+        _ => format!("{} KiB", bytes.div_ceil(1024)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MIB, size};
+
+    #[test]
+    fn sizes_are_for_people() {
+        for (bytes, text) in [
+            (0, "0 KiB"),
+            (1, "1 KiB"),
+            (70 * MIB, "70 MiB"),
+            (1023 * MIB, "1023 MiB"),
+            (1024 * MIB, "1.0 GiB"),
+            (1500 * MIB, "1.4 GiB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+}
