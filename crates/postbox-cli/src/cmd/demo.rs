@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use postbox_core::{Code, Inspect as _, RelayError, StoreError, TableName};
 use postbox_stores::sqlite::{self, SqliteAdmin, migrate};
 use sqlx::SqlitePool;
+use sqlx::sqlite::SqliteConnectOptions;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
@@ -74,17 +75,7 @@ pub(crate) fn run(wanted: Wanted) -> Result<Exit, Failure> {
 async fn open(wanted: Wanted, folder: &Path) -> Result<bool, Failure> {
     let table: TableName =
         "shop_outbox".parse().map_err(|error| Problem::new(Code::TableNameInvalid, error))?;
-    let about = |error: &StoreError| failed(&table, error);
-    let driver = |error: sqlx::Error| about(&sqlite::classify(error));
-    let url = format!("sqlite:{}", folder.join("shop.db").display());
-    let options = sqlite::connect_options(&url).map_err(|error| about(&error))?;
-    let pool = SqlitePool::connect_with(options.clone().create_if_missing(true)).await.map_err(driver)?;
-    let mut connection = pool.acquire().await.map_err(driver)?;
-    migrate::up(&mut connection, &table, |_| {}).await.map_err(|error| about(&error))?;
-    let orders =
-        "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL, cents INTEGER NOT NULL) STRICT";
-    sqlx::query(orders).execute(&mut *connection).await.map_err(driver)?;
-    drop(connection);
+    let (options, pool) = database(folder, &table).await.map_err(|error| failed(&table, &error))?;
     let ending = Ending::new(folder);
     let (show, keys) = Show::open(wanted, &ending)?;
     let books = Arc::new(Books::new());
@@ -95,6 +86,24 @@ async fn open(wanted: Wanted, folder: &Path) -> Result<bool, Failure> {
     let result = Demo { wanted, table, pool, books, ending, show, keys, stage, scripted }.play().await;
     watcher.abort();
     result
+}
+
+/// The shop's database: its orders, and its outbox.
+async fn database(
+    folder: &Path,
+    table: &TableName,
+) -> Result<(SqliteConnectOptions, SqlitePool), StoreError> {
+    let url = format!("sqlite:{}", folder.join("shop.db").display());
+    let options = sqlite::connect_options(&url)?;
+    let made = SqlitePool::connect_with(options.clone().create_if_missing(true)).await;
+    let pool = made.map_err(sqlite::classify)?;
+    let mut connection = pool.acquire().await.map_err(sqlite::classify)?;
+    migrate::up(&mut connection, table, |_| {}).await?;
+    let orders =
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT NOT NULL, cents INTEGER NOT NULL) STRICT";
+    sqlx::query(orders).execute(&mut *connection).await.map_err(sqlite::classify)?;
+    drop(connection);
+    Ok((options, pool))
 }
 
 /// Looks at the table again and again. In a task of its own: a database that does not answer holds up no key.
@@ -191,11 +200,10 @@ impl Demo {
                 Some(key) = self.keys.recv() => self.press(key).await,
                 _ = beat.tick() => {
                     let now = self.books.elapsed().as_secs();
-                    if now != second && self.scripted {
-                        match script(now) {
-                            Some(Trouble::Kill) => self.stage.kill().await,
-                            Some(Trouble::Close) => self.stage.close(Some(Instant::now() + OUTAGE)),
-                            None => {}
+                    for trouble in script(second, now).filter(|_| self.scripted) {
+                        match trouble {
+                            Trouble::Kill => self.stage.kill().await,
+                            Trouble::Close => self.stage.close(Some(Instant::now() + OUTAGE)),
                         }
                     }
                     second = now;

@@ -211,7 +211,13 @@ pub(super) fn short(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Account, Audit, Duration, Faults, Ledger, Line, Uuid, short};
+    use postbox_core::{Outbox, TableName};
+
+    use super::super::books::Books;
+    use super::super::database;
+    use super::super::ledger::Orders;
+    use super::super::shop::place;
+    use super::{Account, Audit, Duration, Faults, Ledger, Line, Past, Uuid, short};
 
     /// Four orders: delivered, dead, delivered twice, rolled back; and what the database then says.
     fn well() -> (Ledger, Vec<Line>) {
@@ -264,7 +270,7 @@ mod tests {
             (
                 "an event that vanished from the table",
                 |ledger, lines| {
-                    ledger.arrived = crate::cmd::demo::ledger::Orders::default();
+                    ledger.arrived = Orders::default();
                     (lines[0].events, lines[0].published, lines[0].event_id) = (0, 0, None);
                     ledger.arrive(ledger.event_id(3), 3);
                 },
@@ -328,6 +334,50 @@ mod tests {
         });
         assert!(made.balances(), "{made}");
         assert_eq!((made.written, made.rolled_back), (4, 2));
+    }
+
+    /// Not what the program believes of the database, but what stands in it.
+    #[tokio::test]
+    async fn whoever_meddles_with_the_database_is_found_out() {
+        let meddled = |sql: &'static str| async move {
+            let folder = tempfile::tempdir().unwrap();
+            let table: TableName = "shop_outbox".parse().unwrap();
+            let (_, pool) = database(folder.path(), &table).await.unwrap();
+            let (books, outbox) = (Books::new(), Outbox::new(table));
+            for order in 1..=11 {
+                place(&pool, &outbox, &books, order).await.unwrap();
+                if order % 10 != 0 {
+                    books.arrived(books.event_id(order), order, Duration::from_millis(1));
+                }
+            }
+            sqlx::query("UPDATE shop_outbox SET published_at = 1").execute(&pool).await.unwrap();
+            sqlx::raw_sql(sql).execute(&pool).await.unwrap();
+            let (ledger, lags) = books.close();
+            Account::make(&pool, ledger, &lags, Past::default()).await.unwrap()
+        };
+        let honest = meddled("").await;
+        assert!(honest.balances(), "{honest}");
+        assert_eq!((honest.written, honest.delivered, honest.rolled_back), (10, 10, 1));
+        let none = Faults::default;
+        for (sql, faults) in [
+            ("DELETE FROM shop_outbox WHERE sequence = 3", Faults { eventless: 1, ..none() }),
+            ("DELETE FROM orders WHERE id = 3", Faults { rows: 1, orderless: 1, ..none() }),
+            ("INSERT INTO orders VALUES (10, 'tea', 1)", Faults { rows: 1, eventless: 1, ..none() }),
+            (
+                "UPDATE shop_outbox SET published_at = NULL WHERE sequence = 3",
+                Faults { unsettled: 1, ..none() },
+            ),
+            (
+                "UPDATE shop_outbox SET event_id = randomblob(16) WHERE sequence = 3",
+                Faults { eventless: 1, ..none() },
+            ),
+            (
+                "UPDATE shop_outbox SET aggregate_id = '4' WHERE sequence = 3",
+                Faults { eventless: 2, ..none() },
+            ),
+        ] {
+            assert_eq!(meddled(sql).await.faults, faults, "{sql}");
+        }
     }
 
     #[test]

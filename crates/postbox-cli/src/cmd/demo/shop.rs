@@ -122,7 +122,12 @@ async fn order(
 }
 
 /// Lets a customer order, and writes down what the shop knows of it then.
-async fn place(pool: &SqlitePool, outbox: &Outbox, books: &Books, number: u64) -> Result<(), StoreError> {
+pub(super) async fn place(
+    pool: &SqlitePool,
+    outbox: &Outbox,
+    books: &Books,
+    number: u64,
+) -> Result<(), StoreError> {
     let item = ["tea", "rice", "soap"][usize::try_from(number % 3).unwrap_or(0)].to_owned();
     let placed = OrderPlaced { order: number, item, cents: 100 + number % 900 };
     let tx =

@@ -45,13 +45,17 @@ pub(super) enum Trouble {
     Close,
 }
 
-/// What the script does in a second of the demo: in the first ten all there is to see, then again every twenty.
-pub(super) fn script(second: u64) -> Option<Trouble> {
-    match second % 20 {
+/// The script comes again after so many seconds; ten of them show everything.
+const ROUND: u64 = 20;
+
+/// What the script does after one second up to another, each thing once, however much time passed between them.
+pub(super) fn script(after: u64, up_to: u64) -> impl Iterator<Item = Trouble> {
+    let seconds = (after + 1).max(up_to.saturating_sub(ROUND - 1))..=up_to;
+    seconds.filter_map(|second| match second % ROUND {
         3 => Some(Trouble::Kill),
         6 => Some(Trouble::Close),
         _ => None,
-    }
+    })
 }
 
 enum Running {
@@ -234,9 +238,12 @@ mod tests {
 
     #[test]
     fn ten_seconds_show_everything_and_end_in_calm() {
-        let first: Vec<Trouble> = (0..10).filter_map(script).collect();
-        assert_eq!(first, [Trouble::Kill, Trouble::Close]);
-        assert!((8..23).all(|second| script(second).is_none()));
-        assert_eq!(script(23), Some(Trouble::Kill));
+        let all = |after, up_to| script(after, up_to).collect::<Vec<_>>();
+        assert_eq!(all(0, 10), [Trouble::Kill, Trouble::Close]);
+        assert_eq!((all(2, 3), all(3, 3), all(3, 5)), (vec![Trouble::Kill], vec![], vec![]));
+        assert_eq!(all(8, 22), []);
+        assert_eq!(all(22, 23), [Trouble::Kill]);
+        // The machine slept for an hour.
+        assert_eq!(all(30, 3_630).len(), 2);
     }
 }

@@ -113,10 +113,10 @@ fn figures(figures: &Figures, width: usize) -> Vec<Line> {
         ("lag p99", lag(figures.lag.map(|(_, p99)| p99)), Tint::Plain),
         ("delivered again", thousands(figures.again), Tint::Plain),
     ];
-    let columns = (width / CELL).clamp(1, 3);
+    let (cell, columns) = (CELL.min(width), (width / CELL).clamp(1, 3));
     let line = |row: &[(&str, String, Tint)]| {
         let pairs = row.iter().flat_map(|(name, value, tint)| {
-            let room = (CELL - MARGIN.len()).saturating_sub(name.chars().count());
+            let room = cell.saturating_sub(MARGIN.len() + name.chars().count());
             [faint(format!("{MARGIN}{name}")), (format!("{value:>room$}"), *tint)]
         });
         pairs.collect()
@@ -188,7 +188,7 @@ fn told(news: &News) -> Line {
 
 fn keys(scene: &Scene, width: usize) -> Line {
     if scene.ending {
-        let text = format!("{MARGIN}No more orders; the rest is being delivered.");
+        let text = format!("{MARGIN}No more orders: delivering the rest, checking the books.");
         return vec![plain(text), faint("   Ctrl-C ends at once")];
     }
     let wide = width >= 46;
