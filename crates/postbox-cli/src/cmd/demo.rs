@@ -159,8 +159,7 @@ impl Demo {
             self.wanted.rate,
         );
         if let Show::Live(_) = self.show {
-            let usual =
-                "one order in ten is rolled back, one event in twenty fails at first, one in 200 dies";
+            let usual = "1 order in 10 rolls back; 1 event in 20 fails first, 1 in 200 dies";
             self.stage.tell(Tint::Plain, usual.to_owned());
             self.stage.tell(Tint::Plain, "trouble comes by itself, until you press k or f".to_owned());
         }
