@@ -301,15 +301,23 @@ fn config() -> Command {
 fn demo() -> Command {
     Command::new("demo")
         .about("Shows a shop, its outbox and its relay at work, and that nothing gets lost; needs nothing installed")
-        .after_help("Exits with 0 only if every order that was written was delivered or is dead, and no other.")
+        .after_help(
+            "On a terminal a live view: k kills the relay, f fails the sink and mends it, q ends (so do Esc and Ctrl-C).\n\
+             Elsewhere a line a second, and the same trouble by itself. With --json the account alone.\n\n\
+             The account compares what the shop and the warehouse remember with what the database says. Exits with 0 only\n\
+             if every order that was written was delivered or is dead, and no other; with 130 if it was ended by a second\n\
+             Ctrl-C. It keeps its file in TMPDIR while it runs, and ends by itself after two million orders.",
+        )
         .args([
-            Arg::new("for").long("for").value_name("DURATION").help("Ends by itself after this long, such as 10s"),
+            Arg::new("for").long("for").value_name("DURATION").help("Ends by itself after this long, such as 10s; else when it is told to"),
             Arg::new("rate").long("rate").value_name("N").default_value("50").help("Orders per second, 1 to 1000"),
         ])
 }
 
 fn demo_wanted(matches: &ArgMatches, json: bool) -> Result<cmd::demo::Wanted, Failure> {
-    let wrong = |flag: &str, why: String| Problem::new(Code::ConfigInvalid, format!("--{flag} {why}"));
+    let wrong = |flag: &str, why: String| {
+        Problem::new(Code::ConfigInvalid, format!("--{flag} {why}")).next("postbox demo --help")
+    };
     let text = |flag: &str| matches.get_one::<String>(flag).map(String::as_str);
     let time = text("for").map(parse_delay).transpose().map_err(|why| wrong("for", why))?;
     let rate = text("rate").and_then(|rate| rate.parse().ok()).filter(|rate| (1..=1000).contains(rate));

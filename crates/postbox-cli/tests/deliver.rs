@@ -283,16 +283,3 @@ fn the_readme_s_trial_works_as_written() {
     assert_eq!(stdout.matches(r#""payload":{"name":"Acme"}"#).count(), 1, "{stdout}");
     assert!(!stdout.contains("never") && stdout.contains("org_outbox"), "{stdout}");
 }
-
-/// With nothing installed: through a kill of the relay, and the books balance.
-#[test]
-fn the_demo_loses_nothing() {
-    let place = Place::empty();
-    let account = place.json(&["demo", "--for", "4s", "--rate", "100"]);
-    assert_eq!(
-        (&account["balances"], &account["missing"], &account["invented"]),
-        (&true.into(), &0.into(), &0.into())
-    );
-    assert!(account["written"].as_u64().unwrap() > 50, "{account}");
-    assert!(account["rolled_back"].as_u64().unwrap() > 5, "{account}");
-}

@@ -1,189 +1,177 @@
-//! The books of the demo: who ordered what, what arrived, and whether that is the same.
+//! The books of the demo while it runs: both sides write in them, the view reads them.
 
-use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use postbox_core::{DeadFilter, DeadLetters as _, TableName};
-use postbox_stores::sqlite::SqliteAdmin;
-use sqlx::SqlitePool;
 use uuid::Uuid;
 
-use crate::report::{Failure, Problem};
+use super::ledger::Ledger;
+use super::pulse::{Histogram, Minute};
 
-/// Kept by both sides, apart from the database: what is compared with what the table says.
-#[derive(Default)]
-pub(super) struct Books(Mutex<Pages>);
+/// Shared by the customers, the warehouse and whoever looks at the table.
+pub(super) struct Books {
+    started: Instant,
+    pages: Mutex<Pages>,
+}
 
-#[derive(Default)]
 struct Pages {
-    committed: HashSet<Uuid>,
-    rolled_back: HashSet<Uuid>,
-    /// How often each arrived.
-    arrived: HashMap<Uuid, u32>,
-    lags: Vec<Duration>,
-    retried: u64,
-    failed: u64,
+    ledger: Ledger,
+    lags: Histogram,
+    minute: Minute,
+    table: Look,
+}
+
+/// What the table said when it was last looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Look {
+    /// When the look began: what was written later is not in it.
+    pub(super) at: Instant,
+    /// Neither published nor dead.
+    pub(super) open: u64,
+    pub(super) dead: u64,
+    /// How often the active relay has changed.
+    pub(super) epoch: i64,
+}
+
+/// How things stand.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub(super) written: u64,
+    pub(super) rolled_back: u64,
+    pub(super) delivered: u64,
+    pub(super) again: u64,
+    pub(super) retried: u64,
+    pub(super) dead: u64,
+    /// Written, and neither delivered nor dead.
+    pub(super) waiting: u64,
+    /// Of what was delivered lately, half and 99 in 100.
+    pub(super) lag: Option<(Duration, Duration)>,
+    /// Written, delivered and waiting in each second of the last minute, the newest last.
+    pub(super) minute: Vec<[u64; 3]>,
 }
 
 impl Books {
-    pub(super) fn committed(&self, event: Uuid) {
-        self.pages().committed.insert(event);
+    pub(super) fn new() -> Self {
+        let started = Instant::now();
+        let table = Look { at: started, open: 0, dead: 0, epoch: 0 };
+        let (lags, minute) = (Histogram::default(), Minute::default());
+        Self { started, pages: Mutex::new(Pages { ledger: Ledger::new(), lags, minute, table }) }
     }
 
-    pub(super) fn rolled_back(&self, event: Uuid) {
-        self.pages().rolled_back.insert(event);
+    /// Since when the shop is open.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
     }
 
-    pub(super) fn failed(&self) {
-        self.pages().failed += 1;
+    /// The id that an order's event has to have.
+    pub(super) fn event_id(&self, order: u64) -> Uuid {
+        self.pages().ledger.event_id(order)
+    }
+
+    pub(super) fn committed(&self, order: u64) {
+        let second = self.elapsed().as_secs();
+        let mut pages = self.pages();
+        pages.ledger.committed.add(order);
+        pages.minute.at(second).written += 1;
+    }
+
+    pub(super) fn rolled_back(&self) {
+        self.pages().ledger.rolled_back += 1;
+    }
+
+    pub(super) fn unknown(&self, order: u64) {
+        self.pages().ledger.unknown.add(order);
+    }
+
+    pub(super) fn not_placed(&self) {
+        self.pages().ledger.not_placed += 1;
     }
 
     pub(super) fn retried(&self) {
-        self.pages().retried += 1;
+        self.pages().ledger.retried += 1;
     }
 
-    pub(super) fn delivered(&self, event: Uuid, lag: Duration) {
+    pub(super) fn arrived(&self, event: Uuid, order: u64, lag: Duration) {
+        let second = self.elapsed().as_secs();
         let mut pages = self.pages();
-        *pages.arrived.entry(event).or_default() += 1;
-        pages.lags.push(lag);
+        pages.ledger.arrive(event, order);
+        pages.lags.add(lag);
+        pages.minute.at(second).delivered(lag);
     }
 
-    /// How things stand, in one line.
-    pub(super) fn line(&self, second: u64) -> String {
-        let pages = self.pages();
-        let [p50, p99] = percentiles(&pages.lags, [50, 99]);
-        format!(
-            "{:02}:{:02}  written {:>6}  rolled back {:>5}  delivered {:>6}  retried {:>4}  lag p50 {} p99 {}",
-            second / 60,
-            second % 60,
-            pages.committed.len(),
-            pages.rolled_back.len(),
-            pages.arrived.len(),
-            pages.retried,
-            short(p50),
-            short(p99),
-        )
+    /// Notes what the table says.
+    pub(super) fn looked(&self, look: Look) {
+        let second = self.elapsed().as_secs();
+        let mut pages = self.pages();
+        pages.table = look;
+        let waiting = pages.waiting();
+        pages.minute.at(second).waiting = waiting;
     }
 
-    /// Waits until everything has been delivered or is dead, and makes the account.
-    pub(super) async fn settle(
-        &self,
-        pool: &SqlitePool,
-        table: &TableName,
-        patience: Duration,
-    ) -> Result<Account, Failure> {
-        let admin = SqliteAdmin::new(pool, table.clone());
-        let started = Instant::now();
-        loop {
-            let dead = admin.query(&DeadFilter::default(), 1_000_000).await;
-            let dead = dead.map_err(|error| Problem::about(table, &error))?;
-            let account = self.account(&dead.iter().map(|event| event.event_id.0).collect());
-            if account.missing == 0 || started.elapsed() > patience {
-                return Ok(account);
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+    /// What the table said last.
+    pub(super) fn table(&self) -> Look {
+        self.pages().table
+    }
+
+    /// How things stand.
+    pub(super) fn figures(&self) -> Figures {
+        let second = self.elapsed().as_secs();
+        let mut pages = self.pages();
+        // A second in which nothing happened is one as well.
+        pages.minute.at(second);
+        let recent = pages.minute.lags();
+        let ledger = &pages.ledger;
+        Figures {
+            written: ledger.committed.count(),
+            rolled_back: ledger.rolled_back,
+            delivered: ledger.arrived.count(),
+            again: ledger.again(),
+            retried: ledger.retried,
+            dead: pages.table.dead,
+            waiting: pages.waiting(),
+            lag: recent.percentile(50).zip(recent.percentile(99)),
+            minute: pages.minute.over().map(|s| [s.written, s.delivered, s.waiting]).collect(),
         }
     }
 
-    fn account(&self, dead: &HashSet<Uuid>) -> Account {
-        let pages = self.pages();
-        let there = |event: &&Uuid| pages.arrived.contains_key(*event) || dead.contains(*event);
-        let [p50, p99] = percentiles(&pages.lags, [50, 99]);
-        Account {
-            written: pages.committed.len(),
-            rolled_back: pages.rolled_back.len(),
-            delivered: pages.committed.iter().filter(|event| pages.arrived.contains_key(*event)).count(),
-            dead: dead.len(),
-            missing: pages.committed.len() - pages.committed.iter().filter(there).count(),
-            invented: pages.arrived.keys().filter(|event| !pages.committed.contains(*event)).count(),
-            repeated: pages.arrived.values().map(|times| u64::from(*times) - 1).sum(),
-            retried: pages.retried,
-            failed: pages.failed,
-            p50,
-            p99,
-        }
+    /// Gives away what was written down, for the account: nobody may write any more.
+    pub(super) fn close(&self) -> (Ledger, Histogram) {
+        let mut pages = self.pages();
+        (std::mem::take(&mut pages.ledger), std::mem::take(&mut pages.lags))
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What came of it all.
-pub(super) struct Account {
-    written: usize,
-    rolled_back: usize,
-    delivered: usize,
-    dead: usize,
-    /// Written, and neither delivered nor dead.
-    missing: usize,
-    /// Delivered without having been written.
-    invented: usize,
-    repeated: u64,
-    retried: u64,
-    failed: u64,
-    p50: Duration,
-    p99: Duration,
-}
-
-impl Account {
-    /// Nothing is lost and nothing was made up.
-    pub(super) fn balances(&self) -> bool {
-        self.missing == 0 && self.invented == 0
-    }
-
-    pub(super) fn to_json(&self) -> serde_json::Value {
-        serde_json::json!({
-            "balances": self.balances(), "written": self.written, "rolled_back": self.rolled_back, "delivered": self.delivered,
-            "dead": self.dead, "missing": self.missing, "invented": self.invented, "repeated": self.repeated,
-            "retried": self.retried, "orders_not_placed": self.failed,
-            "lag_p50_ms": self.p50.as_secs_f64() * 1e3, "lag_p99_ms": self.p99.as_secs_f64() * 1e3,
-        })
+impl Pages {
+    /// As the books see it, so that the figures of one moment add up.
+    fn waiting(&self) -> u64 {
+        let ledger = &self.ledger;
+        ledger.committed.count().saturating_sub(ledger.arrived.count() + self.table.dead)
     }
 }
 
-impl fmt::Display for Account {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\nThe account")?;
-        writeln!(f, "  orders written, each with its event     {:>8}", self.written)?;
-        writeln!(f, "  delivered to the warehouse              {:>8}", self.delivered)?;
-        writeln!(f, "  refused for good: dead, and kept        {:>8}", self.dead)?;
-        writeln!(f, "  lost                                    {:>8}", self.missing)?;
-        writeln!(f, "  rolled back, and never heard of         {:>8}", self.rolled_back)?;
-        writeln!(f, "  delivered though rolled back            {:>8}", self.invented)?;
-        writeln!(
-            f,
-            "  delivered again after a kill            {:>8}   consumers see the same event_id",
-            self.repeated
-        )?;
-        writeln!(
-            f,
-            "  lag from written to delivered           p50 {}, p99 {}",
-            short(self.p50),
-            short(self.p99)
-        )?;
-        let verdict =
-            if self.balances() { "✓ The books balance." } else { "✗ The books do not balance." };
-        write!(f, "{verdict}")
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::{Books, Duration, Instant, Look};
 
-fn percentiles<const N: usize>(lags: &[Duration], wanted: [usize; N]) -> [Duration; N] {
-    let mut sorted = lags.to_vec();
-    sorted.sort_unstable();
-    wanted.map(|percent| {
-        sorted
-            .get((sorted.len() * percent / 100).min(sorted.len().saturating_sub(1)))
-            .copied()
-            .unwrap_or_default()
-    })
-}
-
-fn short(time: Duration) -> String {
-    match time.as_millis() {
-        0..10_000 => format!("{}ms", time.as_millis()),
-        _ => format!("{}s", time.as_secs()),
+    #[test]
+    fn the_figures_of_a_moment_add_up() {
+        let books = Books::new();
+        for order in 1..=10 {
+            books.committed(order);
+        }
+        books.rolled_back();
+        for order in [1, 2, 3, 3] {
+            books.arrived(books.event_id(order), order, Duration::from_millis(8));
+        }
+        books.looked(Look { at: Instant::now(), open: 5, dead: 2, epoch: 1 });
+        let figures = books.figures();
+        assert_eq!((figures.written, figures.rolled_back, figures.delivered), (10, 1, 3));
+        assert_eq!((figures.dead, figures.waiting, figures.again), (2, 5, 1));
+        let (p50, p99) = figures.lag.unwrap();
+        assert_eq!((p50.as_millis(), p99.as_millis()), (8, 8));
     }
 }
