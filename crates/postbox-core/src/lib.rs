@@ -21,6 +21,7 @@ pub mod diagnose;
 pub mod dispatcher;
 pub mod event;
 pub mod failpoint;
+pub mod hot;
 pub mod inspect;
 pub mod json;
 pub mod outbox;
@@ -51,6 +52,7 @@ pub use event::{
     AggregateKey, Availability, Event, EventError, EventId, Headers, Limits, Payload, RecordDefaults,
     TenantId,
 };
+pub use hot::HotPath;
 pub use inspect::{Inspect, TableCounts, TableRelay};
 pub use json::Json;
 pub use outbox::{EnqueueError, Outbox};

@@ -80,6 +80,10 @@ impl Deref for Record {
 }
 
 impl Record {
+    pub(crate) fn into_fields(self) -> Fields {
+        self.0
+    }
+
     /// Starts a record for a topic; the payload comes next.
     pub fn builder(topic: Topic) -> RecordBuilder {
         RecordBuilder {

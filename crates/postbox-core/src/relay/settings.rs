@@ -9,6 +9,7 @@ use super::lane::Lane;
 use super::run::Engine;
 use crate::code::Code;
 use crate::dispatcher::{BoxDispatcher, Dispatcher};
+use crate::hot::HotPath;
 use crate::redact::LAST_ERROR_MAX_BYTES;
 use crate::route::{Pattern, PatternError, Routes};
 use crate::store::{Store, StoreError};
@@ -110,6 +111,7 @@ pub struct RelayBuilder<S> {
     routes: Vec<(String, Target)>,
     prefix: String,
     topic_labels: usize,
+    hot: Option<HotPath>,
 }
 
 #[derive(Debug)]
@@ -122,7 +124,8 @@ impl<S: Store> RelayBuilder<S> {
     pub(super) fn new(store: S) -> Self {
         let (sinks, routes) = (Vec::new(), Vec::new());
         let settings = Settings::default();
-        Self { store, settings, sinks, routes, prefix: "outbox".into(), topic_labels: DEFAULT_TOPIC_LABELS }
+        let (prefix, topic_labels) = ("outbox".into(), DEFAULT_TOPIC_LABELS);
+        Self { store, settings, sinks, routes, prefix, topic_labels, hot: None }
     }
 
     /// Sends topics that match to a dispatcher of their own. The first matching route wins.
@@ -148,6 +151,12 @@ impl<S: Store> RelayBuilder<S> {
     /// Sends everything to one dispatcher.
     pub fn dispatcher(self, dispatcher: impl Dispatcher) -> Self {
         self.route("**", dispatcher)
+    }
+
+    /// Also handles what outboxes of this process put on this path, right after its commit.
+    pub fn hot(mut self, path: &HotPath) -> Self {
+        self.hot = Some(path.clone());
+        self
     }
 
     /// Changes the settings.
@@ -198,7 +207,13 @@ impl<S: Store> RelayBuilder<S> {
         let telemetry = Telemetry::new(&self.prefix, self.store.table(), self.topic_labels);
         let lanes =
             self.sinks.into_iter().map(|(name, sink)| Lane::new(name, sink, &settings, &telemetry)).collect();
-        Ok(Relay { engine: Engine::new(self.store, settings, routes, lanes, telemetry), closed: false })
+        let attach = |path: HotPath| {
+            path.attach(self.store.table(), settings.lock_ttl, &telemetry).ok_or_else(|| {
+                RelayError::Settings("the hot path leads to another relay already: make a new one".into())
+            })
+        };
+        let hot = self.hot.map(attach).transpose()?;
+        Ok(Relay { engine: Engine::new(self.store, settings, routes, lanes, telemetry, hot), closed: false })
     }
 }
 
