@@ -98,11 +98,12 @@ pub trait Dispatcher: Send + Sync + 'static {
 }
 
 /// Why a delivery failed, classified where it failed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct DispatchError {
     kind: DispatchErrorKind,
     code: Code,
-    source: Box<dyn Error + Send + Sync>,
+    // Shared, so that several can look at one failure: the engine that settles it, the interceptors that watch.
+    source: Arc<dyn Error + Send + Sync>,
 }
 
 /// What is to be done about a failed delivery.
@@ -119,26 +120,26 @@ pub enum DispatchErrorKind {
 impl DispatchError {
     /// It may work next time.
     pub fn retry(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { kind: DispatchErrorKind::Retry(None), code: Code::DispatchFailed, source: source.into() }
+        Self::new(DispatchErrorKind::Retry(None), Code::DispatchFailed, source.into())
     }
 
     /// It may work after this time.
     pub fn retry_after(source: impl Into<Box<dyn Error + Send + Sync>>, after: Duration) -> Self {
-        Self {
-            kind: DispatchErrorKind::Retry(Some(after)),
-            code: Code::DispatchFailed,
-            source: source.into(),
-        }
+        Self::new(DispatchErrorKind::Retry(Some(after)), Code::DispatchFailed, source.into())
     }
 
     /// It will never work: dead at once.
     pub fn reject(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { kind: DispatchErrorKind::Reject, code: Code::Rejected, source: source.into() }
+        Self::new(DispatchErrorKind::Reject, Code::Rejected, source.into())
     }
 
     /// The destination is down.
     pub fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { kind: DispatchErrorKind::Unavailable, code: Code::Unavailable, source: source.into() }
+        Self::new(DispatchErrorKind::Unavailable, Code::Unavailable, source.into())
+    }
+
+    fn new(kind: DispatchErrorKind, code: Code, source: Box<dyn Error + Send + Sync>) -> Self {
+        Self { kind, code, source: source.into() }
     }
 
     /// The same with another stable code.
