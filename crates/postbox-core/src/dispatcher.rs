@@ -95,6 +95,14 @@ pub trait Dispatcher: Send + Sync + 'static {
     fn batch_limit(&self) -> usize {
         1
     }
+
+    /// What is wrong with how it was put together, if anything. Asked once, when a relay is built.
+    ///
+    /// # Errors
+    /// In a sentence for whoever put it together.
+    fn check(&self) -> Result<(), DispatchError> {
+        Ok(())
+    }
 }
 
 /// Why a delivery failed, classified where it failed.
@@ -272,6 +280,7 @@ trait Erased: Send + Sync {
     fn one<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), DispatchError>>;
     fn many<'a>(&'a self, batch: &'a [Delivery], receipts: &'a mut Receipts) -> BoxFuture<'a, ()>;
     fn most(&self) -> usize;
+    fn sound(&self) -> Result<(), DispatchError>;
 }
 
 impl<D: Dispatcher> Erased for D {
@@ -284,6 +293,9 @@ impl<D: Dispatcher> Erased for D {
     fn most(&self) -> usize {
         self.batch_limit()
     }
+    fn sound(&self) -> Result<(), DispatchError> {
+        self.check()
+    }
 }
 
 impl Dispatcher for BoxDispatcher {
@@ -295,5 +307,8 @@ impl Dispatcher for BoxDispatcher {
     }
     fn batch_limit(&self) -> usize {
         self.0.most()
+    }
+    fn check(&self) -> Result<(), DispatchError> {
+        self.0.sound()
     }
 }

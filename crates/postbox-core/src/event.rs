@@ -120,6 +120,9 @@ pub struct AggregateKey {
 }
 
 impl AggregateKey {
+    /// The type that is shown and looked up where an event belongs to no aggregate.
+    pub const GLOBAL: &'static str = "__GLOBAL__";
+
     /// A key of the given kind and id.
     pub fn new(kind: impl Into<String>, id: impl fmt::Display) -> Self {
         Self { kind: kind.into(), id: id.to_string() }

@@ -1,10 +1,16 @@
 //! ② Enqueue: events are written in the caller's own transaction, or not at all.
 
-use crate::event::{EventError, Limits, RecordDefaults, TenantId};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::code::Code;
+use crate::event::{EventError, EventId, Limits, RecordDefaults, TenantId};
+use crate::hook::{After, Hooks, WriterHook, Written};
 use crate::record::{IntoRecord, Record};
 use crate::table::TableName;
 use crate::telemetry::Telemetry;
-use crate::tx::{Layout, OutboxTable, OutboxTx, Receipt};
+use crate::transaction::{Driver, OutboxPool, OutboxTransaction};
+use crate::tx::{Enqueued, Layout, OutboxTable, OutboxTx, Receipt};
 
 /// The writing side of one outbox table. Cheap to clone; holds no connection.
 ///
@@ -20,9 +26,10 @@ use crate::tx::{Layout, OutboxTable, OutboxTx, Receipt};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Outbox {
-    table: OutboxTable,
+    table: Arc<OutboxTable>,
     defaults: RecordDefaults,
     telemetry: Telemetry,
+    hooks: Hooks,
 }
 
 impl Outbox {
@@ -38,7 +45,12 @@ impl Outbox {
 
     fn with_layout(name: TableName, layout: Layout) -> Self {
         let telemetry = Telemetry::new("outbox", &name.to_string(), crate::telemetry::DEFAULT_TOPIC_LABELS);
-        Self { table: OutboxTable { name, layout }, defaults: RecordDefaults::default(), telemetry }
+        Self {
+            table: Arc::new(OutboxTable { name, layout }),
+            defaults: RecordDefaults::default(),
+            telemetry,
+            hooks: Hooks::default(),
+        }
     }
 
     /// The tenant of events that name none.
@@ -63,6 +75,13 @@ impl Outbox {
         self
     }
 
+    /// Adds a hook. Hooks run in the order in which they were added.
+    #[must_use]
+    pub fn hook(mut self, hook: impl WriterHook) -> Self {
+        self.hooks.add(hook);
+        self
+    }
+
     /// The table's name.
     pub fn table(&self) -> &TableName {
         &self.table.name
@@ -70,11 +89,12 @@ impl Outbox {
 
     /// Writes one event in the caller's transaction. It exists if and only if that transaction commits.
     ///
-    /// A repeated `event_id` writes nothing and answers [`Duplicate`](crate::Enqueued::Duplicate).
+    /// A repeated `event_id` writes nothing and answers [`Duplicate`](crate::Enqueued::Duplicate); an event that a hook
+    /// took out answers [`Suppressed`](crate::Enqueued::Suppressed).
     ///
     /// # Errors
-    /// When the event breaks a limit (nothing was sent) or the database refuses it (the transaction is then
-    /// aborted, as after any failed statement).
+    /// When the event breaks a limit or a hook fails (nothing was sent), or the database refuses it (the transaction is
+    /// then aborted, as after any failed statement).
     ///
     /// # Cancel safety
     /// Not cancel safe: a dropped call leaves the statement's result unknown. Roll the transaction back.
@@ -84,7 +104,11 @@ impl Outbox {
         event: impl IntoRecord,
     ) -> Result<Receipt, EnqueueError<T::Error>> {
         let record = event.into_record(&self.defaults)?;
-        let receipts = self.insert(tx, std::slice::from_ref(&record)).await?;
+        let receipts = if self.hooks.is_empty() {
+            self.insert(tx, std::slice::from_ref(&record)).await?
+        } else {
+            self.write(tx, vec![record]).await?
+        };
         receipts.into_iter().next().ok_or(EnqueueError::NoReceipt)
     }
 
@@ -107,7 +131,54 @@ impl Outbox {
         if records.is_empty() {
             return Ok(Vec::new());
         }
-        self.insert(tx, &records).await
+        if self.hooks.is_empty() { self.insert(tx, &records).await } else { self.write(tx, records).await }
+    }
+
+    /// Begins a transaction that knows how it ends, so that after-commit hooks run. It derefs to the driver's own.
+    ///
+    /// On SQLite it holds the write lock from the start (`BEGIN IMMEDIATE`).
+    ///
+    /// # Errors
+    /// As the driver.
+    ///
+    /// # Cancel safety
+    /// As the driver's own `begin`; with sqlx, dropping it is safe.
+    pub async fn begin<D: Driver>(&self, pool: impl OutboxPool<D>) -> Result<OutboxTransaction<D>, D::Error> {
+        Ok(OutboxTransaction::new(pool.begin().await?))
+    }
+
+    /// Writes events between their hooks.
+    async fn write<D, T: OutboxTx<D>>(
+        &self,
+        tx: T,
+        mut records: Vec<Record>,
+    ) -> Result<Vec<Receipt>, EnqueueError<T::Error>> {
+        let asked: Vec<EventId> = records.iter().map(|record| record.event_id).collect();
+        self.hooks.before(&mut records).await.map_err(|error| EnqueueError::Hook(error.into_inner()))?;
+        let limits = &self.defaults.limits;
+        let records = records
+            .into_iter()
+            .map(|record| record.checked(limits))
+            .collect::<Result<Vec<Record>, EventError>>()?;
+        let journal = tx.journal();
+        let receipts = if records.is_empty() { Vec::new() } else { self.insert(tx, &records).await? };
+        let answer = answer(asked, &receipts);
+        let written: Vec<Written> = records
+            .into_iter()
+            .zip(receipts)
+            .filter_map(|(record, receipt)| match receipt.enqueued {
+                Enqueued::Written(sequence) => Some(Written { record, sequence }),
+                Enqueued::Duplicate(_) | Enqueued::Suppressed => None,
+            })
+            .collect();
+        if !written.is_empty() {
+            // First of all: whatever happens to this call from here on, the transaction knows what it has written.
+            if let Some(journal) = journal {
+                journal.note(&self.table, &self.hooks, &written);
+            }
+            self.hooks.after(After::Write, &self.table.name.to_string(), &written).await;
+        }
+        Ok(answer)
     }
 
     async fn insert<D, T: OutboxTx<D>>(
@@ -124,6 +195,22 @@ impl Outbox {
         }
         Ok(receipts)
     }
+}
+
+/// A receipt for each event that the caller gave, whatever hooks have made of the list.
+fn answer(asked: Vec<EventId>, receipts: &[Receipt]) -> Vec<Receipt> {
+    if asked.iter().eq(receipts.iter().map(|receipt| &receipt.event_id)) {
+        return receipts.to_vec();
+    }
+    let mut by_event: HashMap<EventId, VecDeque<Receipt>> = HashMap::new();
+    for receipt in receipts {
+        by_event.entry(receipt.event_id).or_default().push_back(*receipt);
+    }
+    let of = |event_id| {
+        let receipt = by_event.get_mut(&event_id).and_then(VecDeque::pop_front);
+        receipt.unwrap_or(Receipt { event_id, enqueued: Enqueued::Suppressed })
+    };
+    asked.into_iter().map(of).collect()
 }
 
 /// A bare table has no place for these: refusing is better than losing them without a word. Trace context is
@@ -150,6 +237,9 @@ pub enum EnqueueError<E: std::error::Error + 'static> {
     /// The event breaks a limit; nothing was sent to the database.
     #[error(transparent)]
     Event(#[from] EventError),
+    /// A hook failed; nothing was sent to the database.
+    #[error("{}: a hook refused the events", Code::HookFailed)]
+    Hook(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The database refused it.
     #[error("the event could not be written")]
     Database(#[source] E),

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use crate::event::EventId;
+use crate::journal::Journal;
 use crate::record::Record;
 use crate::table::TableName;
 
@@ -27,6 +28,12 @@ pub trait OutboxTx<Driver>: Sized {
         table: &OutboxTable,
         records: &[Record],
     ) -> impl Future<Output = Result<Vec<Receipt>, Self::Error>> + Send;
+
+    /// Where to note what was written, in a transaction that will know how it ended: the one that
+    /// [`Outbox::begin`](crate::Outbox::begin) opened. None in a driver's own.
+    fn journal(&self) -> Option<Journal> {
+        None
+    }
 }
 
 /// A table to write to, and what columns it has.
