@@ -156,24 +156,28 @@ impl EventBus {
     }
 
     fn add(&mut self, topic: Topic, handler: Handler) {
-        match self.topics.entry(topic.clone()).or_insert_with(|| Handlers::All(Vec::new())) {
-            Handlers::All(handlers) => handlers.push(handler),
-            Handlers::Only(_) => self.mixed(&topic),
+        if let Some(Handlers::Only(_)) = self.topics.get(&topic) {
+            return self.mixed(&topic);
+        }
+        if let Handlers::All(handlers) = self.topics.entry(topic).or_insert(Handlers::All(Vec::new())) {
+            handlers.push(handler);
         }
     }
 
     fn set(&mut self, topic: Topic, aggregate_type: &str, handler: Handler) {
-        match self.topics.entry(topic.clone()).or_insert_with(|| Handlers::Only(HashMap::new())) {
-            Handlers::All(_) => self.mixed(&topic),
-            Handlers::Only(handlers) => {
-                if handlers.insert(aggregate_type.to_owned(), handler).is_some() {
-                    self.conflicts.push(format!(
-                        "two handlers are registered with `only` for the topic {topic} and the aggregate type \
-                         {aggregate_type}, and only one can have its events: remove one of them, or register both with `on` \
-                         to run both"
-                    ));
-                }
+        match self.topics.get(&topic) {
+            Some(Handlers::All(_)) => return self.mixed(&topic),
+            Some(Handlers::Only(handlers)) if handlers.contains_key(aggregate_type) => {
+                return self.conflicts.push(format!(
+                    "two handlers are registered with `only` for the topic {topic} and the aggregate type \
+                     {aggregate_type}, and only one can have its events: remove one of them, or register both with `on` to \
+                     run both"
+                ));
             }
+            Some(Handlers::Only(_)) | None => {}
+        }
+        if let Handlers::Only(handlers) = self.topics.entry(topic).or_insert(Handlers::Only(HashMap::new())) {
+            handlers.insert(aggregate_type.to_owned(), handler);
         }
     }
 

@@ -218,3 +218,6 @@ impl fmt::Debug for Hooks {
         write!(f, "{} hooks", self.0.len())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,6 +41,7 @@ pub mod topic;
 mod trace;
 pub mod transaction;
 pub mod tx;
+pub mod uow;
 
 pub use browse::{
     Browse, Content, Direction, EventDetail, EventFilter, EventStatus, EventSummary, ListRequest, Page,
@@ -70,3 +71,4 @@ pub use table::{TableName, TableNameError};
 pub use topic::{Topic, TopicError};
 pub use transaction::{CommitError, Driver, OutboxPool, OutboxTransaction};
 pub use tx::{Enqueued, Layout, OutboxTable, OutboxTx, Receipt};
+pub use uow::{Aggregate, PendingEvents, UnitOfWork, UnitOfWorkError};

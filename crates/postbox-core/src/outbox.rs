@@ -11,6 +11,7 @@ use crate::table::TableName;
 use crate::telemetry::Telemetry;
 use crate::transaction::{Driver, OutboxPool, OutboxTransaction};
 use crate::tx::{Enqueued, Layout, OutboxTable, OutboxTx, Receipt};
+use crate::uow::UnitOfWork;
 
 /// The writing side of one outbox table. Cheap to clone; holds no connection.
 ///
@@ -145,6 +146,20 @@ impl Outbox {
     /// As the driver's own `begin`; with sqlx, dropping it is safe.
     pub async fn begin<D: Driver>(&self, pool: impl OutboxPool<D>) -> Result<OutboxTransaction<D>, D::Error> {
         Ok(OutboxTransaction::new(pool.begin().await?))
+    }
+
+    /// Begins a unit of work: a transaction that enqueues the events of the aggregates it tracks when it commits.
+    ///
+    /// # Errors
+    /// As the driver.
+    ///
+    /// # Cancel safety
+    /// As [`begin`](Self::begin).
+    pub async fn unit_of_work<'a, D: Driver>(
+        &self,
+        pool: impl OutboxPool<D>,
+    ) -> Result<UnitOfWork<'a, D>, D::Error> {
+        Ok(UnitOfWork::new(self.clone(), self.begin(pool).await?))
     }
 
     /// Writes events between their hooks.

@@ -8,15 +8,8 @@ use crate::topic::Topic;
 
 /// What a typed handler can receive: an [`Event`] that is `Deserialize`, or an enum of such events.
 ///
-/// Every `Event` that can be deserialised is one already, and `#[derive(Event)]` makes an enum one:
-///
-/// ```ignore
-/// #[derive(Event)]
-/// enum OrderEvent {
-///     Placed(OrderPlaced),
-///     Paid(OrderPaid),
-/// }
-/// ```
+/// Every `Event` that can be deserialised is one already, and `#[derive(Event)]` makes an enum one whose variants each
+/// hold an event: `enum OrderEvent { Placed(OrderPlaced), Paid(OrderPaid) }`.
 #[diagnostic::on_unimplemented(
     message = "a handler cannot receive `{Self}`",
     label = "not an event that can be read back from its payload",

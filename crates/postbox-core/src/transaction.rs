@@ -56,13 +56,18 @@ pub trait Driver: Sized + 'static {
 /// A transaction that [`Outbox::begin`](crate::Outbox::begin) opened. It is the driver's own transaction (it derefs to
 /// it), and it tells the hooks of its outboxes how it ended.
 ///
-/// With sqlx, a statement of yours runs on `&mut **tx`:
-///
-/// ```ignore
-/// let mut tx = outbox.begin(&pool).await?;
-/// sqlx::query("INSERT INTO orders (id) VALUES ($1)").bind(7_i64).execute(&mut **tx).await?;
-/// outbox.enqueue(&mut tx, OrderPlaced { order_id: 7 }).await?;
+/// ```
+/// # use postbox_core::{Outbox, Record, Topic, testing::MemoryOutbox};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (outbox, pool) = (Outbox::new("shop_outbox".parse()?), &MemoryOutbox::new());
+/// # let event = Record::builder(Topic::from_static("shop.order.placed.v1")).json(&7);
+/// let mut tx = outbox.begin(pool).await?;
+/// // … business writes; with sqlx, a statement of yours runs on `&mut **tx` …
+/// outbox.enqueue(&mut tx, event).await?;
 /// tx.commit().await?;
+/// # Ok(())
+/// # }
 /// ```
 ///
 /// Enqueue with `&mut tx`. With `&mut *tx`, the driver's own transaction, an event is written just as well, but this one

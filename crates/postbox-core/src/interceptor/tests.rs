@@ -79,7 +79,7 @@ async fn run(sink: &BoxDispatcher, batch: &[Delivery]) -> Vec<(usize, String)> {
     outcomes
 }
 
-fn around(interceptors: Interceptors, sink: impl Dispatcher) -> BoxDispatcher {
+fn around(interceptors: &Interceptors, sink: impl Dispatcher) -> BoxDispatcher {
     interceptors.around(BoxDispatcher::new(sink))
 }
 
@@ -89,7 +89,8 @@ async fn they_are_nested_and_see_the_outcome_of_each_event() {
     let mut interceptors = Interceptors::default();
     interceptors.add(Noting("a", Arc::clone(&seen)));
     interceptors.add(Noting("b", Arc::clone(&seen)));
-    let sink = around(interceptors, Sink(|n| if n == 2 { Err(DispatchError::reject("no")) } else { Ok(()) }));
+    let sink =
+        around(&interceptors, Sink(|n| if n == 2 { Err(DispatchError::reject("no")) } else { Ok(()) }));
     assert_eq!(sink.batch_limit(), 100);
     assert_eq!(run(&sink, &batch(1)).await, [(0, "ok".to_owned())]);
     assert_eq!(lines(&seen), ["a before 1", "b before 1", "b after 1 ok", "a after 1 ok"]);
@@ -120,7 +121,13 @@ async fn an_error_before_ends_the_dispatch_by_its_class_and_leaves_the_others_al
     interceptors.add(Noting("inner", Arc::clone(&seen)));
     let sink = {
         let sent = Arc::clone(&sent);
-        around(interceptors, Sink(move |n: i64| Ok(log(&sent, n.to_string()))))
+        around(
+            &interceptors,
+            Sink(move |n: i64| {
+                log(&sent, n.to_string());
+                Ok(())
+            }),
+        )
     };
     let codes: Vec<_> = run(&sink, &batch(6)).await.into_iter().map(|(_, code)| code).collect();
     assert_eq!(
@@ -155,9 +162,18 @@ async fn what_goes_wrong_after_a_dispatch_changes_nothing() {
     }));
     interceptors.add(Wrong);
     interceptors.add(after(|_, _| panic!("oh")));
-    let sink = around(interceptors, Sink(|_| Ok(())));
+    let sink = around(&interceptors, Sink(|_| Ok(())));
     assert_eq!(run(&sink, &batch(2)).await, [(0, "ok".to_owned()), (1, "ok".to_owned())]);
     assert_eq!(lines(&seen), ["1 true", "2 true"]);
+}
+
+/// Does not answer for the second event.
+struct Hang;
+
+impl Dispatcher for Hang {
+    async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
+        if delivery.meta.sequence == 2 { std::future::pending().await } else { Ok(()) }
+    }
 }
 
 #[tokio::test]
@@ -178,12 +194,6 @@ async fn every_before_has_its_after_even_when_the_dispatch_panics_or_is_cut_off(
     assert_eq!(lines(&seen)[3..], ["a after 1 ok", "a after 2 OUTBOX_PANIC", "a after 3 OUTBOX_PANIC"]);
     seen.lock().unwrap().clear();
 
-    struct Hang;
-    impl Dispatcher for Hang {
-        async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
-            if delivery.meta.sequence == 2 { std::future::pending().await } else { Ok(()) }
-        }
-    }
     let hangs = with(BoxDispatcher::new(Hang));
     let mut receipts = Receipts::new(2);
     let batch = batch(2);
@@ -198,8 +208,8 @@ async fn every_before_has_its_after_even_when_the_dispatch_panics_or_is_cut_off(
 
 #[tokio::test]
 async fn an_interceptor_that_hangs_before_a_dispatch_is_cut_off_and_the_one_around_it_hears_of_it() {
-    struct Hang;
-    impl EventInterceptor for Hang {
+    struct Stuck;
+    impl EventInterceptor for Stuck {
         async fn before_dispatch(&self, _: &Delivery) -> HandlerResult {
             std::future::pending().await
         }
@@ -207,8 +217,8 @@ async fn an_interceptor_that_hangs_before_a_dispatch_is_cut_off_and_the_one_arou
     let seen = Log::default();
     let mut interceptors = Interceptors::default();
     interceptors.add(Noting("a", Arc::clone(&seen)));
-    interceptors.add(Hang);
-    let sink = around(interceptors, Sink(|_| Ok(())));
+    interceptors.add(Stuck);
+    let sink = around(&interceptors, Sink(|_| Ok(())));
     let mut receipts = Receipts::new(2);
     let batch = batch(2);
     let cut = tokio::time::timeout(Duration::from_millis(20), sink.dispatch_batch(&batch, &mut receipts));
@@ -229,7 +239,7 @@ async fn an_interceptor_that_hangs_after_a_dispatch_does_not_cost_what_has_arriv
     }
     let mut interceptors = Interceptors::default();
     interceptors.add(Slow);
-    let sink = around(interceptors, Sink(|_| Ok(())));
+    let sink = around(&interceptors, Sink(|_| Ok(())));
     let mut receipts = Receipts::new(1);
     let batch = batch(1);
     let cut = tokio::time::timeout(Duration::from_millis(20), sink.dispatch_batch(&batch, &mut receipts));

@@ -24,12 +24,20 @@ impl OutboxTx<SqlxPostgres> for &mut Transaction<'_, Postgres> {
     type Error = sqlx::Error;
 
     async fn insert(self, table: &OutboxTable, records: &[Record]) -> Result<Vec<Receipt>, sqlx::Error> {
-        let mut receipts = Vec::with_capacity(records.len());
-        for chunk in chunks(records) {
-            insert_chunk(self, table, chunk, &mut receipts).await?;
-        }
-        Ok(receipts)
+        insert(self, table, records).await
     }
+}
+
+pub(super) async fn insert(
+    tx: &mut Transaction<'_, Postgres>,
+    table: &OutboxTable,
+    records: &[Record],
+) -> Result<Vec<Receipt>, sqlx::Error> {
+    let mut receipts = Vec::with_capacity(records.len());
+    for chunk in chunks(records) {
+        insert_chunk(tx, table, chunk, &mut receipts).await?;
+    }
+    Ok(receipts)
 }
 
 fn chunks(mut records: &[Record]) -> impl Iterator<Item = &[Record]> {

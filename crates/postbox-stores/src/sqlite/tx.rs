@@ -25,15 +25,23 @@ impl OutboxTx<SqlxSqlite> for &mut Transaction<'_, Sqlite> {
     type Error = sqlx::Error;
 
     async fn insert(self, table: &OutboxTable, records: &[Record]) -> Result<Vec<Receipt>, sqlx::Error> {
-        let mut receipts = Vec::with_capacity(records.len());
-        let mut rest = records;
-        while let Some(rows) = CHUNKS.into_iter().find(|rows| rest.len() >= *rows) {
-            let (chunk, after) = rest.split_at(rows);
-            insert_chunk(self, &table.name, chunk, &mut receipts).await?;
-            rest = after;
-        }
-        Ok(receipts)
+        insert(self, table, records).await
     }
+}
+
+pub(super) async fn insert(
+    tx: &mut Transaction<'_, Sqlite>,
+    table: &OutboxTable,
+    records: &[Record],
+) -> Result<Vec<Receipt>, sqlx::Error> {
+    let mut receipts = Vec::with_capacity(records.len());
+    let mut rest = records;
+    while let Some(rows) = CHUNKS.into_iter().find(|rows| rest.len() >= *rows) {
+        let (chunk, after) = rest.split_at(rows);
+        insert_chunk(tx, &table.name, chunk, &mut receipts).await?;
+        rest = after;
+    }
+    Ok(receipts)
 }
 
 async fn insert_chunk(
