@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod claim;
 pub mod enqueue;
+pub mod handlers;
 pub mod hooks;
 pub mod relay;
 pub mod script;
@@ -242,6 +243,8 @@ macro_rules! store_suite {
                 relay: payloads_in_flight_are_bounded,
                 relay: trace_context_passes_through,
                 relay: the_last_error_is_short_and_clean,
+                handlers: interceptors_stand_around_every_dispatch,
+                handlers: exclusive_handlers_go_by_aggregate_type_and_topic,
                 trouble: an_outage_costs_no_attempt_and_no_other_sink,
                 trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,
                 trouble: a_blocked_thread_times_out,
