@@ -51,6 +51,14 @@ pub trait Event: Serialize {
     }
 }
 
+impl<E: Event> Event for Box<E> {
+    const TOPIC: Topic = E::TOPIC;
+
+    fn aggregate(&self) -> Option<AggregateKey> {
+        (**self).aggregate()
+    }
+}
+
 /// The stable identity of an event; every delivery of it carries the same one. UUIDv7 unless you choose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
