@@ -51,6 +51,7 @@ pub trait Event: Serialize {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<E: Event> Event for Box<E> {
     const TOPIC: Topic = E::TOPIC;
 

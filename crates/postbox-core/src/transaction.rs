@@ -86,6 +86,10 @@ impl<D: Driver> OutboxTransaction<D> {
         Self { tx, open: Open::default() }
     }
 
+    pub(crate) fn journal(&self) -> Journal {
+        self.open.0.clone()
+    }
+
     /// Commits, then runs `after_commit` of all hooks and waits for them.
     ///
     /// Where hooks wait for the end, one statement before COMMIT makes sure that their events are still there: an error
@@ -164,7 +168,7 @@ impl<D: Driver> OutboxTx<D> for &mut OutboxTransaction<D> {
     }
 
     fn journal(&self) -> Option<Journal> {
-        Some(self.open.0.clone())
+        Some(OutboxTransaction::journal(self))
     }
 }
 

@@ -4,10 +4,11 @@ use std::error::Error;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+use crate::journal::Journal;
 use crate::outbox::{EnqueueError, Outbox};
-use crate::record::{IntoRecord, RecordBuilder};
+use crate::record::{IntoRecord, Record, RecordBuilder};
 use crate::transaction::{CommitError, Driver, OutboxTransaction};
-use crate::tx::Receipt;
+use crate::tx::{OutboxTable, OutboxTx, Receipt};
 
 /// Something that events happen to, and that keeps them until they are committed.
 ///
@@ -77,7 +78,8 @@ impl PendingEvents {
 
 /// A transaction that commits data together with the events of the aggregates it tracks, or neither.
 ///
-/// It derefs to the driver's transaction; with sqlx, a statement of yours runs on `&mut **uow`.
+/// It derefs to the driver's transaction; with sqlx, a statement of yours runs on `&mut **uow`. An event that belongs to no
+/// aggregate is enqueued with `outbox.enqueue(&mut uow, event)`.
 ///
 /// ```
 /// # use postbox_core::testing::{MemoryOutbox, assert_enqueued};
@@ -124,7 +126,7 @@ impl<'a, D: Driver> UnitOfWork<'a, D> {
         self.tracked.push(aggregate);
     }
 
-    /// The transaction, to enqueue an event that belongs to no aggregate: `outbox.enqueue(uow.transaction(), event)`.
+    /// The transaction itself.
     pub fn transaction(&mut self) -> &mut OutboxTransaction<D> {
         &mut self.tx
     }
@@ -179,6 +181,18 @@ impl<D: Driver> Deref for UnitOfWork<'_, D> {
 impl<D: Driver> DerefMut for UnitOfWork<'_, D> {
     fn deref_mut(&mut self) -> &mut D::Transaction {
         &mut self.tx
+    }
+}
+
+impl<D: Driver> OutboxTx<D> for &mut UnitOfWork<'_, D> {
+    type Error = D::Error;
+
+    async fn insert(self, table: &OutboxTable, records: &[Record]) -> Result<Vec<Receipt>, D::Error> {
+        OutboxTx::insert(&mut self.tx, table, records).await
+    }
+
+    fn journal(&self) -> Option<Journal> {
+        Some(self.tx.journal())
     }
 }
 

@@ -31,19 +31,21 @@ pub(crate) fn events(input: &DeriveInput, data: &DataEnum) -> TokenStream {
     }
     let (name, krate) = (&input.ident, &attributes.krate);
     let Some(errors) = errors else { return implementations(name, krate, &variants) };
-    // Whoever uses it is not told in addition that it is no event.
     let errors = errors.to_compile_error();
-    let (generics, arguments, bounds) = input.generics.split_for_impl();
+    if !input.generics.params.is_empty() {
+        return errors;
+    }
+    // Whoever uses it is not told in addition that it is no event.
     quote! {
         #errors
         #[automatically_derived]
-        impl #generics #krate::IntoRecord for #name #arguments #bounds {
+        impl #krate::IntoRecord for #name {
             fn into_builder(self) -> #krate::RecordBuilder {
                 ::core::unreachable!()
             }
         }
         #[automatically_derived]
-        impl #generics #krate::Receive for #name #arguments #bounds {
+        impl #krate::Receive for #name {
             const TOPICS: &'static [#krate::Topic] = &[];
             fn receive(topic: &#krate::Topic, _: &#krate::Json) -> ::core::result::Result<Self, #krate::ReceiveError> {
                 ::core::result::Result::Err(#krate::ReceiveError::topic(topic))
@@ -59,7 +61,7 @@ fn implementations(name: &Ident, krate: &syn::Path, variants: &[(&Ident, &Type)]
         .map(|(_, event)| quote_spanned!(event.span() => <#event as #krate::Event>::TOPIC))
         .collect();
     let into = variants.iter().map(|(variant, event)| {
-        quote_spanned!(event.span() => Self::#variant(event) => #krate::IntoRecord::into_builder(event),)
+        quote_spanned!(event.span() => Self::#variant(event) => #krate::Record::of::<#event>(&event),)
     });
     let receive = variants.iter().zip(&topics).map(|((variant, event), own)| {
         quote_spanned! { event.span() =>

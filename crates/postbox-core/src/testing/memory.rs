@@ -248,6 +248,7 @@ impl Drop for MemoryTransaction {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl OutboxTx<Memory> for &mut MemoryTransaction {
     type Error = MemoryError;
 
@@ -256,6 +257,7 @@ impl OutboxTx<Memory> for &mut MemoryTransaction {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl OutboxPool<Memory> for &MemoryOutbox {
     async fn begin(self) -> Result<MemoryTransaction, MemoryError> {
         Ok(MemoryTransaction { table: self.table.clone(), staged: Vec::new(), failed: false })

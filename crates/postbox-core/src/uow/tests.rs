@@ -50,7 +50,7 @@ async fn the_events_of_all_aggregates_are_committed_in_the_order_of_tracking() {
     let mut uow = memory.unit_of_work(&memory).await.unwrap();
     uow.track(&mut first);
     uow.track(&mut second);
-    memory.enqueue(uow.transaction(), Paid { order: 0 }).await.unwrap();
+    memory.enqueue(&mut uow, Paid { order: 0 }).await.unwrap();
     let receipts = uow.commit().await.unwrap();
     assert_eq!(receipts.len(), 3);
     assert_eq!(memory.events::<Paid>().iter().map(|paid| paid.order).collect::<Vec<_>>(), [0, 1, 2, 3]);

@@ -14,10 +14,6 @@ struct AlsoCreated;
 #[derive(Serialize, Deserialize)]
 struct NoEvent;
 
-#[derive(Event, Serialize)]
-#[event(topic = "org.organization.renamed.v1")]
-struct OneWay;
-
 #[derive(Event)]
 enum HoldsNothing {
     Created,
@@ -48,11 +44,6 @@ enum Empty {}
 #[derive(Event)]
 enum HoldsNoEvent {
     No(NoEvent),
-}
-
-#[derive(Event)]
-enum CannotBeRead {
-    OneWay(OneWay),
 }
 
 #[derive(Event)]
