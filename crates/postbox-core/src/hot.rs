@@ -14,9 +14,11 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use uuid::Uuid;
 
 use crate::dispatcher::{Delivery, Meta};
+use crate::event::Availability;
 use crate::record::Record;
 use crate::store::Lease;
 use crate::telemetry::Telemetry;
+use crate::tx::Birth;
 
 /// Events that may be on the hot path at a time: queued, dispatched, being settled.
 const CAPACITY: usize = 1000;
@@ -220,6 +222,39 @@ impl Drop for Slot {
 impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Slot({} bytes)", self.bytes)
+    }
+}
+
+/// Places for the events of one enqueue, as far as there are any.
+pub(crate) struct Places {
+    token: Arc<str>,
+    leased: Vec<bool>,
+    slots: Vec<Option<Slot>>,
+    at: Instant,
+}
+
+impl Places {
+    /// None, if not one event has a place.
+    pub(crate) fn reserve(path: &HotPath, records: &[Record]) -> Option<Self> {
+        let token = path.token()?;
+        let slot = |record: &Record| match record.available {
+            Availability::Now => path.reserve(record.payload.len()),
+            Availability::At(_) | Availability::After(_) => None,
+        };
+        let slots: Vec<Option<Slot>> = records.iter().map(slot).collect();
+        let leased: Vec<bool> = slots.iter().map(Option::is_some).collect();
+        let some = leased.contains(&true);
+        some.then(|| Self { token, leased, slots, at: Instant::now() })
+    }
+
+    pub(crate) fn birth(&self) -> Birth<'_> {
+        Birth { token: &self.token, leased: &self.leased }
+    }
+
+    /// The row of a record that was written; where it was not leased after all, its place is free again.
+    pub(crate) fn born(&mut self, record: usize, row: Option<Uuid>) -> Option<Born> {
+        let slot = self.slots.get_mut(record)?.take()?;
+        Some(Born { row: row?, at: self.at, slot, durable: true })
     }
 }
 

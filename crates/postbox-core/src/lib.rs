@@ -21,11 +21,15 @@ pub mod diagnose;
 pub mod dispatcher;
 pub mod event;
 pub mod failpoint;
+pub mod hook;
 pub mod hot;
 pub mod inspect;
+pub mod interceptor;
+pub mod journal;
 pub mod json;
 pub mod outbox;
 mod panic;
+pub mod receive;
 pub mod record;
 pub mod redact;
 pub mod relay;
@@ -36,7 +40,9 @@ pub mod telemetry;
 pub mod testing;
 pub mod topic;
 mod trace;
+pub mod transaction;
 pub mod tx;
+pub mod uow;
 
 pub use browse::{
     Browse, Content, Direction, EventDetail, EventFilter, EventStatus, EventSummary, ListRequest, Page,
@@ -52,14 +58,19 @@ pub use event::{
     AggregateKey, Availability, Event, EventError, EventId, Headers, Limits, Payload, RecordDefaults,
     TenantId,
 };
+pub use hook::{HookError, HookResult, WriterHook, Written};
 pub use hot::HotPath;
 pub use inspect::{Inspect, TableCounts, TableRelay};
+pub use interceptor::EventInterceptor;
 pub use json::Json;
 pub use outbox::{EnqueueError, Outbox};
+pub use receive::{Receive, ReceiveError};
 pub use record::{Fields, IntoRecord, Record, RecordBuilder};
 pub use relay::{Backoff, Relay, RelayBuilder, RelayError, RelayHandle, RelayHealth, RunReport, Settings};
 pub use route::{Pattern, PatternError};
 pub use store::{Store, StoreError, StoreErrorKind};
 pub use table::{TableName, TableNameError};
 pub use topic::{Topic, TopicError};
-pub use tx::{Enqueued, Layout, OutboxTable, OutboxTx, Receipt};
+pub use transaction::{CommitError, Driver, Guarded, OutboxPool, OutboxTransaction};
+pub use tx::{Birth, Enqueued, Inserted, Insertion, Layout, OutboxTable, OutboxTx, Receipt};
+pub use uow::{Aggregate, PendingEvents, UnitOfWork, UnitOfWorkError};

@@ -68,17 +68,18 @@
 
 // Writing events.
 pub use postbox_core::{
-    AggregateKey, Availability, EnqueueError, Enqueued, Event, EventError, EventId, Headers, IntoRecord,
-    Json, Layout, Limits, Outbox, OutboxTable, OutboxTx, Payload, Receipt, Record, RecordBuilder, TableName,
-    TableNameError, TenantId, Topic, TopicError,
+    Aggregate, AggregateKey, Availability, CommitError, Driver, EnqueueError, Enqueued, Event, EventError,
+    EventId, Headers, HookError, HookResult, IntoRecord, Json, Layout, Limits, Outbox, OutboxPool,
+    OutboxTable, OutboxTransaction, OutboxTx, Payload, PendingEvents, Receipt, Record, RecordBuilder,
+    TableName, TableNameError, TenantId, Topic, TopicError, UnitOfWork, UnitOfWorkError, WriterHook, Written,
 };
 #[cfg(feature = "derive")]
 pub use postbox_derive::Event;
 
 // Receiving them.
 pub use postbox_core::{
-    BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, EventBus, HandlerError,
-    HandlerResult, Meta, Receipts,
+    BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, EventBus, EventInterceptor,
+    HandlerError, HandlerResult, Meta, Receipts, Receive, ReceiveError, interceptor,
 };
 
 // Running a relay, and looking after its table.

@@ -7,6 +7,7 @@
 )]
 
 mod circuits;
+mod commits;
 mod common;
 mod enqueue_sql;
 mod faults;
