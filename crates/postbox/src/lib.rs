@@ -48,6 +48,10 @@
 //! ```
 //!
 //! - More than a struct: [`Record::of`] adds headers, a tenant or a delay, [`Record::builder`] takes raw JSON or bytes.
+//! - Several events in one place: an enum of them, with the same derive. One handler and no other: [`EventBus::only`].
+//! - Your own code around it: a [`WriterHook`] where events are written and committed ([`Outbox::begin`]), an
+//!   [`EventInterceptor`] around every dispatch. Aggregates that collect their events: [`UnitOfWork`].
+//! - Tests of your own: [`testing`] has an outbox in memory.
 //! - What failed for good is kept, never dropped: [`DeadLetters`]. What was published is removed after a while by the
 //!   [`Cleaner`].
 //! - A destination of your own: implement [`Dispatcher`]. Its [`DispatchError`] says what is to be done: retry, reject,
@@ -134,3 +138,8 @@ pub mod sqlite {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// And those of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/in-process.md")]
+struct InProcess;
