@@ -82,7 +82,9 @@ async fn insert_chunk(
                 query.bind(missing.iter().map(|(_, leased)| *leased).collect::<Vec<_>>()).bind(birth.token);
         }
         for row in query.fetch_all(&mut *connection).await? {
-            written.insert(row.try_get(0)?, (row.try_get(1)?, row.try_get(2)?));
+            // Not every writer may read the row's own id.
+            let id = if insertion.birth.is_some() { row.try_get(2)? } else { Uuid::nil() };
+            written.insert(row.try_get(0)?, (row.try_get(1)?, id));
         }
         missing.retain(|(record, _)| !written.contains_key(&record.event_id.0));
         if !missing.is_empty() {
@@ -135,6 +137,7 @@ fn insert_sql(table: &OutboxTable, birth: bool) -> String {
         .with("birth", part(lease))
         .with("birth_argument", part(", $19::bool[]"))
         .with("birth_name", part(", leased"))
+        .with("birth_row", part(", id"))
         .fill(sql)
 }
 

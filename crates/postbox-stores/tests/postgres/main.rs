@@ -13,6 +13,7 @@ mod enqueue_sql;
 mod faults;
 mod fences;
 mod grants;
+mod hot;
 mod migrations;
 mod stuck;
 mod subject;

@@ -128,6 +128,10 @@ impl Subject for Table {
         Features { full: self.shape != Shape::Bare }
     }
 
+    fn has_hot_path(&self) -> bool {
+        self.shape == Shape::Migrated
+    }
+
     fn outbox(&self) -> Outbox {
         Table::outbox(self)
     }

@@ -10,6 +10,7 @@ pub mod diagnose;
 pub mod enqueue;
 pub mod handlers;
 pub mod hooks;
+pub mod hot;
 pub mod relay;
 pub mod script;
 pub mod settle;
@@ -42,6 +43,10 @@ pub trait Subject: Sync {
     /// Whether two transactions can have written at the same time; else nothing commits out of order.
     fn writers_overlap(&self) -> bool {
         true
+    }
+    /// Whether its writers may write rows that are born leased.
+    fn has_hot_path(&self) -> bool {
+        self.features().full
     }
     /// Whether an error of one statement fails the whole transaction.
     fn errors_abort(&self) -> bool {
@@ -254,6 +259,12 @@ macro_rules! store_suite {
                 relay: the_last_error_is_short_and_clean,
                 handlers: interceptors_stand_around_every_dispatch,
                 handlers: exclusive_handlers_go_by_aggregate_type_and_topic,
+                hot: a_committed_event_is_handled_where_it_was_written,
+                hot: what_does_not_exist_is_not_handled,
+                hot: a_full_path_loses_nothing,
+                hot: a_late_commit_goes_the_way_over_the_table,
+                hot: a_hot_event_that_fails_is_tried_again,
+                hot: a_pause_and_a_stop_hold_for_hot_events,
                 trouble: an_outage_costs_no_attempt_and_no_other_sink,
                 trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,
                 trouble: a_blocked_thread_times_out,
