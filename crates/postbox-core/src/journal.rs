@@ -64,7 +64,9 @@ impl Journal {
 
     /// Takes everything out.
     pub(crate) fn take(&self) -> Batches {
-        Batches(std::mem::take(&mut *self.lock()))
+        let mut batches = std::mem::take(&mut *self.lock());
+        batches.iter_mut().for_each(Batch::forget_repeated);
+        Batches(batches)
     }
 
     /// Takes everything out: what is still there, and what is missing, as found for each of [`rows`](Self::rows).
@@ -145,16 +147,10 @@ impl Batches {
         self.0.iter().all(|batch| batch.hooks.is_empty())
     }
 
-    /// Tells the hooks, and waits for them. They run in a task of their own: whoever waits may stop waiting, but what
-    /// was begun runs to its end.
+    /// Tells the hooks, and waits for them.
     pub(crate) async fn tell(self, stage: After) {
-        if self.is_empty() {
-            return;
-        }
-        match Handle::try_current() {
-            // It ends early only with its runtime.
-            Ok(runtime) => drop(runtime.spawn(self.run(stage).in_current_span()).await),
-            Err(_) => self.run(stage).await,
+        if !self.is_empty() {
+            to_the_end(self.run(stage)).await;
         }
     }
 
@@ -175,6 +171,15 @@ impl Batches {
         for batch in self.0.into_iter().filter(|batch| !batch.events.is_empty() && !batch.hooks.is_empty()) {
             batch.hooks.after(stage, &batch.table.name.to_string(), &batch.events).await;
         }
+    }
+}
+
+/// Runs hooks in a task of their own: whoever waits for them may stop waiting, but what was begun runs to its end.
+async fn to_the_end(hooks: impl Future<Output = ()> + Send + 'static) {
+    match Handle::try_current() {
+        // It ends early only with its runtime.
+        Ok(runtime) => drop(runtime.spawn(hooks.in_current_span()).await),
+        Err(_) => hooks.await,
     }
 }
 
@@ -207,8 +212,14 @@ impl InDoubt {
         if stage == After::Commit {
             there.0.iter_mut().for_each(Batch::admit);
         }
-        there.tell(stage).await;
-        gone.tell(After::Rollback).await;
+        if there.is_empty() && gone.is_empty() {
+            return;
+        }
+        to_the_end(async move {
+            there.run(stage).await;
+            gone.run(After::Rollback).await;
+        })
+        .await;
     }
 }
 

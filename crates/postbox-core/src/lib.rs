@@ -11,6 +11,9 @@
 //! 4. the store's `claim.rs` and `store.rs` (in `postbox-stores`) – claim and settle as SQL.
 //! 5. `relay/dispatch.rs` – a unit of events under a timeout.
 //! 6. `relay/settle.rs` – outcomes become verdicts.
+//!
+//! Around it, in the caller's process: [`hook`], [`transaction`] and [`uow`] where events are written, [`bus`] and
+//! [`interceptor`] where they arrive, [`testing`] in tests.
 
 pub mod browse;
 pub mod bus;

@@ -184,6 +184,7 @@ impl<D: Driver> DerefMut for UnitOfWork<'_, D> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<D: Driver> OutboxTx<D> for &mut UnitOfWork<'_, D> {
     type Error = D::Error;
 

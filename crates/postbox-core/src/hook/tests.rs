@@ -315,11 +315,16 @@ async fn hooks_run_to_their_end_when_nobody_waits_for_the_commit_any_more() {
             self.0.lock().unwrap().push("done".to_owned());
             Ok(())
         }
+        async fn after_rollback(&self, _: &[Written]) -> HookResult {
+            self.0.lock().unwrap().push("this too".to_owned());
+            Ok(())
+        }
     }
     let log = Log::default();
     let memory = MemoryOutbox::of(outbox().hook(Slow(Arc::clone(&log))));
     let mut tx = memory.begin().await.unwrap();
-    memory.enqueue(&mut tx, event(1)).await.unwrap();
+    memory.enqueue_all(&mut tx, [event(1), event(2)]).await.unwrap();
+    tx.take_back_last();
     tokio::time::timeout(std::time::Duration::from_millis(1), tx.commit()).await.unwrap_err();
-    assert_eq!(wait_for_lines(&log, 1).await, ["done"]);
+    assert_eq!(wait_for_lines(&log, 2).await, ["done", "this too"]);
 }

@@ -48,18 +48,34 @@ impl MemoryOutbox {
     /// As [`drain`](Self::drain).
     pub async fn drain_with(&self, relay: RelayBuilder<MemoryStore>) -> Drained {
         let mut relay = relay.build().unwrap_or_else(|error| panic!("{error}"));
-        {
-            let mut rows = self.table.lock();
-            rows.drain += 1;
-            rows.tried.clear();
-        }
+        let draining = Draining::begin(self);
         loop {
             let report = relay.run_once().await.unwrap_or_else(|error| panic!("{error}"));
             if report.claimed == 0 {
                 break;
             }
         }
+        drop(draining);
         Drained(std::mem::take(&mut self.table.lock().tried))
+    }
+}
+
+/// A drain under way; other relays are not bound by its rule.
+struct Draining<'a>(&'a MemoryOutbox);
+
+impl<'a> Draining<'a> {
+    fn begin(memory: &'a MemoryOutbox) -> Self {
+        let mut content = memory.table.lock();
+        content.drains += 1;
+        content.drain = Some(content.drains);
+        content.tried.clear();
+        Self(memory)
+    }
+}
+
+impl Drop for Draining<'_> {
+    fn drop(&mut self) {
+        self.0.table.lock().drain = None;
     }
 }
 

@@ -134,8 +134,9 @@ pub(super) struct Content {
     trouble: Trouble,
     /// What was settled since the drain under way began.
     pub(super) tried: Vec<Tried>,
-    /// The number of that drain: no event is tried twice in one.
-    pub(super) drain: u64,
+    /// The drain under way, and how many there were: no event is tried twice in one.
+    pub(super) drain: Option<u64>,
+    pub(super) drains: u64,
 }
 
 #[derive(Debug, Default)]
@@ -155,7 +156,7 @@ pub(super) struct Row {
     pub(super) attempts: i32,
     pub(super) lock: Option<(Arc<str>, OffsetDateTime)>,
     pub(super) state: State,
-    pub(super) drained_in: u64,
+    pub(super) drained_in: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -226,7 +227,7 @@ impl MemoryTransaction {
                     attempts: 0,
                     lock: None,
                     state: State::Waits,
-                    drained_in: 0,
+                    drained_in: None,
                 });
             }
             receipts.push(Receipt { event_id, enqueued });

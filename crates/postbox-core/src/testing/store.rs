@@ -19,9 +19,9 @@ use crate::store::{
 pub struct MemoryStore(pub(super) Table);
 
 impl Row {
-    fn due(&self, now: OffsetDateTime, drain: u64) -> bool {
-        let once = drain == 0 || self.drained_in != drain;
-        self.state == State::Waits && self.available_at <= now && once
+    fn due(&self, now: OffsetDateTime, drain: Option<u64>) -> bool {
+        let tried = drain.is_some() && self.drained_in == drain;
+        self.state == State::Waits && self.available_at <= now && !tried
     }
 
     fn delivery(&self, table: &Arc<str>) -> Delivery {
@@ -136,7 +136,7 @@ impl Store for MemoryStore {
                 }
                 Verdict::Dead { reason } => row.state = State::Dead(reason),
             }
-            if drain > 0 {
+            if drain.is_some() {
                 rows.tried.push(tried);
             }
         }

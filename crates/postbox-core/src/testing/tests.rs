@@ -177,6 +177,23 @@ async fn a_relay_of_one_s_own_runs_on_the_store_with_routes_and_interceptors() {
 }
 
 #[tokio::test]
+async fn after_a_drain_other_relays_try_as_often_as_they_like() {
+    let memory = with([1]).await;
+    let sink = FailingDispatcher::times(3);
+    assert_eq!(memory.drain(sink.clone()).await.retried(), 1);
+    memory.clock().advance(Duration::from_secs(1));
+    let quick = crate::Backoff::fixed(Duration::ZERO);
+    let relay =
+        memory.relay().set(move |s| s.backoff = quick).dispatcher(sink.clone()).build().unwrap().spawn();
+    while sink.delivered().is_empty() {
+        memory.table.changed.notify_waiters();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    relay.shutdown().await.unwrap();
+    assert_eq!(sink.seen().len(), 4);
+}
+
+#[tokio::test]
 async fn a_bus_that_contradicts_itself_is_refused_when_the_relay_is_built() {
     let bus =
         EventBus::new().only(|_: Meta, _: Moved| async { Ok(()) }).only(|_: Meta, _: Moved| async { Ok(()) });

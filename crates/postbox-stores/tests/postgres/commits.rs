@@ -87,3 +87,25 @@ async fn without_hooks_there_is_no_statement_before_the_commit() {
     }
     assert_eq!(table.rows().await, 1);
 }
+
+/// Services enqueue in tasks that move between threads.
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_can_be_awaited_in_a_task() {
+    let table = Table::new(Shape::Migrated).await;
+    let (_proxy, pool, _, outbox) = behind(&table);
+    let task = tokio::spawn(async move {
+        let mut tx = outbox.begin(&pool).await.unwrap();
+        outbox.enqueue(&mut tx, events(1).remove(0)).await.unwrap();
+        tx.commit().await.unwrap();
+        let mut tx = outbox.begin(&pool).await.unwrap();
+        outbox.enqueue_all(&mut tx, events(2)).await.unwrap();
+        tx.rollback().await.unwrap();
+        let mut thing = Thing::with(2);
+        let mut uow = outbox.unit_of_work(&pool).await.unwrap();
+        outbox.enqueue(&mut uow, events(1).remove(0)).await.unwrap();
+        uow.track(&mut thing);
+        uow.commit().await.unwrap();
+    });
+    task.await.unwrap();
+    assert_eq!(table.rows().await, 4);
+}
