@@ -194,7 +194,7 @@ fn migrate() -> Command {
         option(
             "grants",
             "KIND=ROLE,…",
-            "Gives roles what they need and no more: writer=app,relay=postbox,viewer=ops",
+            "Gives roles what they need and no more: writer=app,relay=postbox,viewer=ops; handler=app for the hot path",
         )
     };
     let up = Command::new("up")

@@ -6,12 +6,11 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use serde::de::DeserializeOwned;
-
 use crate::code::Code;
 use crate::dispatcher::{Delivery, DispatchError, DispatchErrorKind, Dispatcher, Meta};
-use crate::event::{Event, Payload};
+use crate::event::{AggregateKey, Payload};
 use crate::panic::catch;
+use crate::receive::{Receive, ReceiveError};
 use crate::topic::Topic;
 
 /// The result of a handler. Its error is a retry unless it is a [`DispatchError`] that says otherwise.
@@ -20,6 +19,12 @@ pub type HandlerResult = Result<(), HandlerError>;
 /// What a handler fails with: any error (a retry), or a [`DispatchError`].
 #[derive(Debug)]
 pub struct HandlerError(DispatchError);
+
+impl HandlerError {
+    pub(crate) fn into_inner(self) -> DispatchError {
+        self.0
+    }
+}
 
 impl<E: std::error::Error + Send + Sync + 'static> From<E> for HandlerError {
     fn from(error: E) -> Self {
@@ -34,28 +39,47 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for HandlerError {
 type Future_ = Pin<Box<dyn Future<Output = Result<(), DispatchError>> + Send>>;
 type Handler = Arc<dyn Fn(&Delivery) -> Future_ + Send + Sync>;
 
-/// A registry of handlers by topic. All handlers of a topic run; if any fails, the event is tried again, and all of
-/// them see it again: handlers deduplicate by `meta.event_id`.
+/// A registry of handlers in this process, by topic.
+///
+/// - [`on`](Self::on) broadcasts: *all* handlers of a topic run; if any fails, the event is tried again, and all of them
+///   see it again. Handlers deduplicate by `meta.event_id`.
+/// - [`only`](Self::only) is exclusive: *exactly one* handler per aggregate type and topic. A second one is refused when the
+///   relay is built.
 ///
 /// A handler fails with any error, which is a retry; a [`DispatchError`] says more, and texts go through it too:
 ///
 /// ```
-/// use postbox_core::{Delivery, DispatchError, Event, EventBus, Meta, Topic};
-/// # fn bus<Created: Event + serde::de::DeserializeOwned + Send + 'static>() -> EventBus {
+/// use postbox_core::{Delivery, DispatchError, Event, EventBus, Meta, Receive, Topic};
+/// # fn bus<Created: Receive, Paid: Receive>() -> EventBus {
 /// EventBus::new()
 ///     .on(|meta: Meta, event: Created| async move {
 ///         let number: u32 = meta.headers.get("number").map_or("0", String::as_str).parse()?;
 ///         if number > 7 { Err(DispatchError::reject("too many").into()) } else { Ok(()) }
 ///     })
+///     .only(|meta: Meta, event: Paid| async { Ok(()) })
 ///     .on_topic(Topic::from_static("org.thing.removed.v1"), |delivery: Delivery| async move {
 ///         println!("{}", delivery.meta.event_id);
 ///         Ok(())
 ///     })
 /// # }
 /// ```
+///
+/// An event that nobody handles: where handlers broadcast, they may be registered later, so it is tried again
+/// (`EVENTBUS_NO_SUBSCRIBERS`); where all handlers are exclusive, or the topic has exclusive ones for other aggregate
+/// types alone, there is none for it, and it is dead at once (`OUTBOX_UNROUTABLE`). A payload that does not decode into the
+/// handler's type is dead at once, too.
 #[derive(Clone, Default)]
 pub struct EventBus {
-    handlers: HashMap<Topic, Vec<Handler>>,
+    topics: HashMap<Topic, Handlers>,
+    /// What contradicts itself, in words.
+    conflicts: Vec<String>,
+}
+
+/// The handlers of one topic: those that all run, or one per aggregate type.
+#[derive(Clone)]
+enum Handlers {
+    All(Vec<Handler>),
+    Only(HashMap<String, Handler>),
 }
 
 impl EventBus {
@@ -64,74 +88,172 @@ impl EventBus {
         Self::default()
     }
 
-    /// Adds a handler for a typed event. A payload that does not decode into the type is a reject.
+    /// Adds a handler for a typed event, or for an enum of events, beside others. A payload that does not decode into
+    /// the type is a reject.
     #[must_use]
-    pub fn on<E, F, Fut>(self, handler: F) -> Self
+    pub fn on<E, F, Fut>(mut self, handler: F) -> Self
     where
-        E: Event + DeserializeOwned + Send + 'static,
+        E: Receive,
         F: Fn(Meta, E) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = HandlerResult> + Send + 'static,
     {
-        self.add(E::TOPIC, move |delivery| match decode::<E>(delivery) {
-            Ok(event) => {
-                let run = handler(delivery.meta.clone(), event);
-                Box::pin(async move { run.await.map_err(|e| e.0) })
-            }
-            Err(error) => Box::pin(std::future::ready(Err(error))),
-        })
+        let handler = typed(handler);
+        for topic in E::TOPICS {
+            self.add(topic.clone(), Arc::clone(&handler));
+        }
+        self
     }
 
-    /// Adds a handler for a topic without a type.
+    /// Adds a handler for a topic without a type, beside others.
     #[must_use]
-    pub fn on_topic<F, Fut>(self, topic: Topic, handler: F) -> Self
+    pub fn on_topic<F, Fut>(mut self, topic: Topic, handler: F) -> Self
     where
         F: Fn(Delivery) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = HandlerResult> + Send + 'static,
     {
-        self.add(topic, move |delivery| {
-            let run = handler(delivery.clone());
-            Box::pin(async move { run.await.map_err(|e| e.0) })
-        })
-    }
-
-    fn add(mut self, topic: Topic, handler: impl Fn(&Delivery) -> Future_ + Send + Sync + 'static) -> Self {
-        self.handlers.entry(topic).or_default().push(Arc::new(handler));
+        self.add(topic, untyped(handler));
         self
     }
-}
 
-/// Decodes a payload; the error names place and kind, never the value.
-fn decode<E: DeserializeOwned>(delivery: &Delivery) -> Result<E, DispatchError> {
-    let reject = |why: String| DispatchError::reject(why).with_code(Code::PayloadUndecodable);
-    match &delivery.payload {
-        Payload::Json(json) => json.decode().map_err(|e| {
-            let kind = match e.classify() {
-                serde_json::error::Category::Data => "a field is missing or of another type",
-                serde_json::error::Category::Syntax => "it is not JSON",
-                serde_json::error::Category::Eof => "it ends early",
-                serde_json::error::Category::Io => "it cannot be read",
-            };
-            reject(format!(
-                "the payload of {} is not what the handler expects: {kind} at line {} column {}",
-                delivery.meta.topic,
-                e.line(),
-                e.column()
-            ))
-        }),
-        Payload::Bytes { .. } => {
-            Err(reject(format!("the payload of {} is bytes, not JSON", delivery.meta.topic)))
+    /// Sets the one handler for a typed event, or for an enum of events, of all aggregate types that have no handler
+    /// of their own.
+    #[must_use]
+    pub fn only<E, F, Fut>(self, handler: F) -> Self
+    where
+        E: Receive,
+        F: Fn(Meta, E) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+    {
+        self.only_for(AggregateKey::GLOBAL, handler)
+    }
+
+    /// Sets the one handler for a typed event, or for an enum of events, of one aggregate type. It comes before the one
+    /// for all types.
+    #[must_use]
+    pub fn only_for<E, F, Fut>(mut self, aggregate_type: &str, handler: F) -> Self
+    where
+        E: Receive,
+        F: Fn(Meta, E) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+    {
+        let handler = typed(handler);
+        for topic in E::TOPICS {
+            self.set(topic.clone(), aggregate_type, Arc::clone(&handler));
+        }
+        self
+    }
+
+    /// Sets the one handler for a topic without a type, of one aggregate type or, with
+    /// [`AggregateKey::GLOBAL`], of all that have no handler of their own.
+    #[must_use]
+    pub fn only_topic<F, Fut>(mut self, aggregate_type: &str, topic: Topic, handler: F) -> Self
+    where
+        F: Fn(Delivery) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = HandlerResult> + Send + 'static,
+    {
+        self.set(topic, aggregate_type, untyped(handler));
+        self
+    }
+
+    fn add(&mut self, topic: Topic, handler: Handler) {
+        if let Some(Handlers::Only(_)) = self.topics.get(&topic) {
+            return self.mixed(&topic);
+        }
+        if let Handlers::All(handlers) = self.topics.entry(topic).or_insert(Handlers::All(Vec::new())) {
+            handlers.push(handler);
+        }
+    }
+
+    fn set(&mut self, topic: Topic, aggregate_type: &str, handler: Handler) {
+        match self.topics.get(&topic) {
+            Some(Handlers::All(_)) => return self.mixed(&topic),
+            Some(Handlers::Only(handlers)) if handlers.contains_key(aggregate_type) => {
+                return self.conflicts.push(format!(
+                    "two handlers are registered with `only` for the topic {topic} and the aggregate type \
+                     {aggregate_type}, and only one can have its events: remove one of them, or register both with `on` to \
+                     run both"
+                ));
+            }
+            Some(Handlers::Only(_)) | None => {}
+        }
+        if let Handlers::Only(handlers) = self.topics.entry(topic).or_insert(Handlers::Only(HashMap::new())) {
+            handlers.insert(aggregate_type.to_owned(), handler);
+        }
+    }
+
+    fn mixed(&mut self, topic: &Topic) {
+        self.conflicts.push(format!(
+            "the topic {topic} has a handler registered with `only`, which means that it alone gets the events, and \
+             another one registered with `on`: use one of the two for all handlers of a topic"
+        ));
+    }
+
+    /// Those that are to run.
+    fn handlers(&self, meta: &Meta) -> Result<&[Handler], DispatchError> {
+        let topic = &meta.topic;
+        let kind = meta.aggregate.as_ref().map_or(AggregateKey::GLOBAL, |aggregate| aggregate.kind.as_str());
+        match self.topics.get(topic) {
+            Some(Handlers::All(handlers)) => Ok(handlers),
+            Some(Handlers::Only(handlers)) => {
+                let one = handlers.get(kind).or_else(|| handlers.get(AggregateKey::GLOBAL));
+                one.map(std::slice::from_ref).ok_or_else(|| {
+                    let nobody = format!("no handler for {topic} of the aggregate type {kind}");
+                    DispatchError::reject(nobody).with_code(Code::Unroutable)
+                })
+            }
+            None => {
+                let nobody = format!("no handler for {topic}");
+                let exclusive = |handlers: &Handlers| matches!(handlers, Handlers::Only(_));
+                Err(if !self.topics.is_empty() && self.topics.values().all(exclusive) {
+                    DispatchError::reject(nobody).with_code(Code::Unroutable)
+                } else {
+                    DispatchError::retry(nobody).with_code(Code::NoSubscribers)
+                })
+            }
         }
     }
 }
 
+fn typed<E, F, Fut>(handler: F) -> Handler
+where
+    E: Receive,
+    F: Fn(Meta, E) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult> + Send + 'static,
+{
+    Arc::new(move |delivery| {
+        let event = match &delivery.payload {
+            Payload::Json(json) => E::receive(&delivery.meta.topic, json),
+            Payload::Bytes { .. } => Err(ReceiveError::bytes(&delivery.meta.topic)),
+        };
+        match event {
+            Ok(event) => {
+                let run = handler(delivery.meta.clone(), event);
+                Box::pin(async move { run.await.map_err(HandlerError::into_inner) })
+            }
+            Err(error) => {
+                let error = DispatchError::reject(error).with_code(Code::PayloadUndecodable);
+                Box::pin(std::future::ready(Err(error)))
+            }
+        }
+    })
+}
+
+fn untyped<F, Fut>(handler: F) -> Handler
+where
+    F: Fn(Delivery) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = HandlerResult> + Send + 'static,
+{
+    Arc::new(move |delivery| {
+        let run = handler(delivery.clone());
+        Box::pin(async move { run.await.map_err(HandlerError::into_inner) })
+    })
+}
+
 impl Dispatcher for EventBus {
     async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
-        let Some(handlers) = self.handlers.get(&delivery.meta.topic) else {
-            let error = DispatchError::retry(format!("no handler for {}", delivery.meta.topic));
-            return Err(error.with_code(Code::NoSubscribers));
-        };
+        self.check()?;
         let mut errors = Vec::new();
-        for handler in handlers {
+        for handler in self.handlers(&delivery.meta)? {
             // The handler may panic before it gives a future as well as inside of it.
             let run = catch(AssertUnwindSafe(async { handler(delivery).await })).await;
             let panicked =
@@ -144,6 +266,14 @@ impl Dispatcher for EventBus {
             0 => Ok(()),
             1 => Err(errors.remove(0)),
             _ => Err(join(&errors)),
+        }
+    }
+
+    fn check(&self) -> Result<(), DispatchError> {
+        match self.conflicts.first() {
+            None => Ok(()),
+            // A bus that nobody has checked keeps its events until it is mended.
+            Some(conflict) => Err(DispatchError::retry(conflict.clone()).with_code(Code::DuplicateHandler)),
         }
     }
 }
@@ -168,72 +298,9 @@ fn join(errors: &[DispatchError]) -> DispatchError {
 
 impl std::fmt::Debug for EventBus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.handlers.keys()).finish()
+        f.debug_set().entries(self.topics.keys()).finish()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::delivery;
-    use serde::{Deserialize, Serialize};
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    #[derive(Serialize, Deserialize)]
-    struct Created {
-        n: u64,
-    }
-
-    impl Event for Created {
-        const TOPIC: Topic = Topic::from_static("org.thing.created.v1");
-    }
-
-    fn created(json: &str) -> Delivery {
-        delivery("org.thing.created.v1", json)
-    }
-
-    #[tokio::test]
-    async fn all_handlers_run_and_all_errors_are_joined() {
-        let ran = Arc::new(AtomicUsize::new(0));
-        let (a, b) = (Arc::clone(&ran), Arc::clone(&ran));
-        let bus = EventBus::new()
-            .on(move |_: Meta, e: Created| {
-                a.fetch_add(usize::try_from(e.n).unwrap(), Ordering::SeqCst);
-                async { Err(std::io::Error::other("first").into()) }
-            })
-            .on(move |_: Meta, _: Created| {
-                let b = Arc::clone(&b);
-                async move {
-                    b.fetch_add(1, Ordering::SeqCst);
-                    panic!("second")
-                }
-            });
-        let error = bus.dispatch(&created(r#"{"n":10}"#)).await.unwrap_err();
-        assert_eq!(ran.load(Ordering::SeqCst), 11);
-        assert_eq!(error.kind(), DispatchErrorKind::Retry(None));
-        let text = error.to_string();
-        assert!(text.contains("first") && text.contains("handler panicked: second"), "{text}");
-    }
-
-    #[tokio::test]
-    async fn no_handler_is_a_retry_with_its_code() {
-        let error = EventBus::new().dispatch(&created("{}")).await.unwrap_err();
-        assert_eq!((error.code(), error.kind()), (Code::NoSubscribers, DispatchErrorKind::Retry(None)));
-    }
-
-    #[tokio::test]
-    async fn a_payload_of_another_shape_is_a_reject_that_shows_no_value() {
-        let bus = EventBus::new().on(|_: Meta, _: Created| async { Ok(()) });
-        let error = bus.dispatch(&created(r#"{"n":"4111111111111111"}"#)).await.unwrap_err();
-        assert_eq!((error.code(), error.kind()), (Code::PayloadUndecodable, DispatchErrorKind::Reject));
-        assert!(!error.to_string().contains("4111"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_handler_can_reject_or_say_that_its_destination_is_down() {
-        let bus = EventBus::new()
-            .on(|_: Meta, _: Created| async { Err(DispatchError::unavailable("down").into()) });
-        let error = bus.dispatch(&created(r#"{"n":1}"#)).await.unwrap_err();
-        assert_eq!(error.kind(), DispatchErrorKind::Unavailable);
-    }
-}
+mod tests;

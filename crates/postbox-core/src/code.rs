@@ -113,8 +113,8 @@ codes! {
         "The row cannot be read as an event.",
         "Correct the row's headers or topic with SQL, then replay the event.";
     Unroutable = "OUTBOX_UNROUTABLE",
-        "No route matches the event's topic.",
-        "Add a route for the topic, then replay the event.";
+        "No route matches the event's topic, or none of the exclusive handlers takes it.",
+        "Add a route or a handler for the topic, then replay the event.";
     Timeout = "OUTBOX_TIMEOUT",
         "The dispatch did not end within its timeout.",
         "Make the handler or sink answer sooner, or raise dispatch_timeout and lock_ttl together.";
@@ -139,6 +139,18 @@ codes! {
     HandlerFailed = "EVENTBUS_HANDLER_FAILED",
         "One or more handlers of the event failed.",
         "The message holds the errors of all of them; the event is tried again.";
+    DuplicateHandler = "EVENTBUS_DUPLICATE_HANDLER",
+        "A handler was registered as the only one for its events, and it is not.",
+        "Remove one of the handlers, or register all of them with `on`.";
+    HookFailed = "OUTBOX_HOOK_FAILED",
+        "A hook that runs before events are written failed, and nothing was written.",
+        "Correct the cause that the message names.";
+    RolledBack = "OUTBOX_TX_ROLLED_BACK",
+        "The transaction was rolled back, and none of its events exist.",
+        "Find the statement that failed before the commit, or whose error was ignored; the message holds the database's own words.";
+    CommitUnknown = "OUTBOX_COMMIT_UNKNOWN",
+        "The answer to a commit was lost, so the transaction may have been committed or not.",
+        "Look for its data before you do it again; events with the same event_id are not doubled.";
     RouteInvalid = "OUTBOX_ROUTE_INVALID",
         "A route's pattern or sink cannot be understood.",
         "Use patterns like org.*.created.* or **, and a sink that is configured.";

@@ -95,14 +95,23 @@ pub trait Dispatcher: Send + Sync + 'static {
     fn batch_limit(&self) -> usize {
         1
     }
+
+    /// What is wrong with how it was put together, if anything. Asked once, when a relay is built.
+    ///
+    /// # Errors
+    /// In a sentence for whoever put it together.
+    fn check(&self) -> Result<(), DispatchError> {
+        Ok(())
+    }
 }
 
 /// Why a delivery failed, classified where it failed.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct DispatchError {
     kind: DispatchErrorKind,
     code: Code,
-    source: Box<dyn Error + Send + Sync>,
+    // Shared, so that several can look at one failure: the engine that settles it, the interceptors that watch.
+    source: Arc<dyn Error + Send + Sync>,
 }
 
 /// What is to be done about a failed delivery.
@@ -119,26 +128,26 @@ pub enum DispatchErrorKind {
 impl DispatchError {
     /// It may work next time.
     pub fn retry(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { kind: DispatchErrorKind::Retry(None), code: Code::DispatchFailed, source: source.into() }
+        Self::new(DispatchErrorKind::Retry(None), Code::DispatchFailed, source.into())
     }
 
     /// It may work after this time.
     pub fn retry_after(source: impl Into<Box<dyn Error + Send + Sync>>, after: Duration) -> Self {
-        Self {
-            kind: DispatchErrorKind::Retry(Some(after)),
-            code: Code::DispatchFailed,
-            source: source.into(),
-        }
+        Self::new(DispatchErrorKind::Retry(Some(after)), Code::DispatchFailed, source.into())
     }
 
     /// It will never work: dead at once.
     pub fn reject(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { kind: DispatchErrorKind::Reject, code: Code::Rejected, source: source.into() }
+        Self::new(DispatchErrorKind::Reject, Code::Rejected, source.into())
     }
 
     /// The destination is down.
     pub fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { kind: DispatchErrorKind::Unavailable, code: Code::Unavailable, source: source.into() }
+        Self::new(DispatchErrorKind::Unavailable, Code::Unavailable, source.into())
+    }
+
+    fn new(kind: DispatchErrorKind, code: Code, source: Box<dyn Error + Send + Sync>) -> Self {
+        Self { kind, code, source: source.into() }
     }
 
     /// The same with another stable code.
@@ -271,6 +280,7 @@ trait Erased: Send + Sync {
     fn one<'a>(&'a self, delivery: &'a Delivery) -> BoxFuture<'a, Result<(), DispatchError>>;
     fn many<'a>(&'a self, batch: &'a [Delivery], receipts: &'a mut Receipts) -> BoxFuture<'a, ()>;
     fn most(&self) -> usize;
+    fn sound(&self) -> Result<(), DispatchError>;
 }
 
 impl<D: Dispatcher> Erased for D {
@@ -283,6 +293,9 @@ impl<D: Dispatcher> Erased for D {
     fn most(&self) -> usize {
         self.batch_limit()
     }
+    fn sound(&self) -> Result<(), DispatchError> {
+        self.check()
+    }
 }
 
 impl Dispatcher for BoxDispatcher {
@@ -294,5 +307,8 @@ impl Dispatcher for BoxDispatcher {
     }
     fn batch_limit(&self) -> usize {
         self.0.most()
+    }
+    fn check(&self) -> Result<(), DispatchError> {
+        self.0.sound()
     }
 }

@@ -51,6 +51,15 @@ pub trait Event: Serialize {
     }
 }
 
+#[diagnostic::do_not_recommend]
+impl<E: Event> Event for Box<E> {
+    const TOPIC: Topic = E::TOPIC;
+
+    fn aggregate(&self) -> Option<AggregateKey> {
+        (**self).aggregate()
+    }
+}
+
 /// The stable identity of an event; every delivery of it carries the same one. UUIDv7 unless you choose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -120,6 +129,9 @@ pub struct AggregateKey {
 }
 
 impl AggregateKey {
+    /// The type that is shown and looked up where an event belongs to no aggregate.
+    pub const GLOBAL: &'static str = "__GLOBAL__";
+
     /// A key of the given kind and id.
     pub fn new(kind: impl Into<String>, id: impl fmt::Display) -> Self {
         Self { kind: kind.into(), id: id.to_string() }

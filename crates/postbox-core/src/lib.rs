@@ -11,6 +11,9 @@
 //! 4. the store's `claim.rs` and `store.rs` (in `postbox-stores`) – claim and settle as SQL.
 //! 5. `relay/dispatch.rs` – a unit of events under a timeout.
 //! 6. `relay/settle.rs` – outcomes become verdicts.
+//!
+//! Around it, in the caller's process: [`hook`], [`transaction`] and [`uow`] where events are written, [`bus`] and
+//! [`interceptor`] where they arrive, [`testing`] in tests.
 
 pub mod browse;
 pub mod bus;
@@ -21,10 +24,15 @@ pub mod diagnose;
 pub mod dispatcher;
 pub mod event;
 pub mod failpoint;
+pub mod hook;
+pub mod hot;
 pub mod inspect;
+pub mod interceptor;
+pub mod journal;
 pub mod json;
 pub mod outbox;
 mod panic;
+pub mod receive;
 pub mod record;
 pub mod redact;
 pub mod relay;
@@ -35,7 +43,9 @@ pub mod telemetry;
 pub mod testing;
 pub mod topic;
 mod trace;
+pub mod transaction;
 pub mod tx;
+pub mod uow;
 
 pub use browse::{
     Browse, Content, Direction, EventDetail, EventFilter, EventStatus, EventSummary, ListRequest, Page,
@@ -51,13 +61,19 @@ pub use event::{
     AggregateKey, Availability, Event, EventError, EventId, Headers, Limits, Payload, RecordDefaults,
     TenantId,
 };
+pub use hook::{HookError, HookResult, WriterHook, Written};
+pub use hot::HotPath;
 pub use inspect::{Inspect, TableCounts, TableRelay};
+pub use interceptor::EventInterceptor;
 pub use json::Json;
 pub use outbox::{EnqueueError, Outbox};
+pub use receive::{Receive, ReceiveError};
 pub use record::{Fields, IntoRecord, Record, RecordBuilder};
 pub use relay::{Backoff, Relay, RelayBuilder, RelayError, RelayHandle, RelayHealth, RunReport, Settings};
 pub use route::{Pattern, PatternError};
 pub use store::{Store, StoreError, StoreErrorKind};
 pub use table::{TableName, TableNameError};
 pub use topic::{Topic, TopicError};
-pub use tx::{Enqueued, Layout, OutboxTable, OutboxTx, Receipt};
+pub use transaction::{CommitError, Driver, Guarded, OutboxPool, OutboxTransaction};
+pub use tx::{Birth, Enqueued, Inserted, Insertion, Layout, OutboxTable, OutboxTx, Receipt};
+pub use uow::{Aggregate, PendingEvents, UnitOfWork, UnitOfWorkError};

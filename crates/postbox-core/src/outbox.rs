@@ -1,10 +1,19 @@
 //! ② Enqueue: events are written in the caller's own transaction, or not at all.
 
-use crate::event::{EventError, Limits, RecordDefaults, TenantId};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::code::Code;
+use crate::event::{EventError, EventId, Limits, RecordDefaults, TenantId};
+use crate::hook::{After, Hooks, WriterHook, Written};
+use crate::hot::{HotPath, Places};
+use crate::journal::Hot;
 use crate::record::{IntoRecord, Record};
 use crate::table::TableName;
 use crate::telemetry::Telemetry;
-use crate::tx::{Layout, OutboxTable, OutboxTx, Receipt};
+use crate::transaction::{Driver, OutboxPool, OutboxTransaction};
+use crate::tx::{Birth, Enqueued, Inserted, Insertion, Layout, OutboxTable, OutboxTx, Receipt};
+use crate::uow::UnitOfWork;
 
 /// The writing side of one outbox table. Cheap to clone; holds no connection.
 ///
@@ -20,9 +29,11 @@ use crate::tx::{Layout, OutboxTable, OutboxTx, Receipt};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Outbox {
-    table: OutboxTable,
+    table: Arc<OutboxTable>,
     defaults: RecordDefaults,
     telemetry: Telemetry,
+    hooks: Hooks,
+    hot: Option<HotPath>,
 }
 
 impl Outbox {
@@ -38,7 +49,13 @@ impl Outbox {
 
     fn with_layout(name: TableName, layout: Layout) -> Self {
         let telemetry = Telemetry::new("outbox", &name.to_string(), crate::telemetry::DEFAULT_TOPIC_LABELS);
-        Self { table: OutboxTable { name, layout }, defaults: RecordDefaults::default(), telemetry }
+        Self {
+            table: Arc::new(OutboxTable { name, layout }),
+            defaults: RecordDefaults::default(),
+            telemetry,
+            hooks: Hooks::default(),
+            hot: None,
+        }
     }
 
     /// The tenant of events that name none.
@@ -63,6 +80,23 @@ impl Outbox {
         self
     }
 
+    /// Adds a hook. Hooks run in the order in which they were added.
+    #[must_use]
+    pub fn hook(mut self, hook: impl WriterHook) -> Self {
+        self.hooks.add(hook);
+        self
+    }
+
+    /// Has events handled right after their commit by a relay of this process that has the other end of this path.
+    ///
+    /// It is for events that are due at once, in transactions that [`begin`](Self::begin) opened. All others, and those
+    /// that find the path full, go the way over the table.
+    #[must_use]
+    pub fn hot(mut self, path: &HotPath) -> Self {
+        self.hot = Some(path.clone());
+        self
+    }
+
     /// The table's name.
     pub fn table(&self) -> &TableName {
         &self.table.name
@@ -70,11 +104,12 @@ impl Outbox {
 
     /// Writes one event in the caller's transaction. It exists if and only if that transaction commits.
     ///
-    /// A repeated `event_id` writes nothing and answers [`Duplicate`](crate::Enqueued::Duplicate).
+    /// A repeated `event_id` writes nothing and answers [`Duplicate`](crate::Enqueued::Duplicate); an event that a hook
+    /// took out answers [`Suppressed`](crate::Enqueued::Suppressed).
     ///
     /// # Errors
-    /// When the event breaks a limit (nothing was sent) or the database refuses it (the transaction is then
-    /// aborted, as after any failed statement).
+    /// When the event breaks a limit or a hook fails (nothing was sent), or the database refuses it (the transaction is
+    /// then aborted, as after any failed statement).
     ///
     /// # Cancel safety
     /// Not cancel safe: a dropped call leaves the statement's result unknown. Roll the transaction back.
@@ -84,7 +119,11 @@ impl Outbox {
         event: impl IntoRecord,
     ) -> Result<Receipt, EnqueueError<T::Error>> {
         let record = event.into_record(&self.defaults)?;
-        let receipts = self.insert(tx, std::slice::from_ref(&record)).await?;
+        let receipts = if self.is_plain() {
+            self.insert(tx, std::slice::from_ref(&record)).await?
+        } else {
+            self.write(tx, vec![record]).await?
+        };
         receipts.into_iter().next().ok_or(EnqueueError::NoReceipt)
     }
 
@@ -107,7 +146,80 @@ impl Outbox {
         if records.is_empty() {
             return Ok(Vec::new());
         }
-        self.insert(tx, &records).await
+        if self.is_plain() { self.insert(tx, &records).await } else { self.write(tx, records).await }
+    }
+
+    /// Whether nobody has to hear of what is written.
+    fn is_plain(&self) -> bool {
+        self.hooks.is_empty() && self.hot.is_none()
+    }
+
+    /// Begins a transaction that knows how it ends, so that after-commit hooks run. It derefs to the driver's own.
+    ///
+    /// On SQLite it holds the write lock from the start (`BEGIN IMMEDIATE`).
+    ///
+    /// # Errors
+    /// As the driver.
+    ///
+    /// # Cancel safety
+    /// As the driver's own `begin`; with sqlx, dropping it is safe.
+    pub async fn begin<D: Driver>(&self, pool: impl OutboxPool<D>) -> Result<OutboxTransaction<D>, D::Error> {
+        Ok(OutboxTransaction::new(pool.begin().await?))
+    }
+
+    /// Begins a unit of work: a transaction that enqueues the events of the aggregates it tracks when it commits.
+    ///
+    /// # Errors
+    /// As the driver.
+    ///
+    /// # Cancel safety
+    /// As [`begin`](Self::begin).
+    pub async fn unit_of_work<'a, D: Driver>(
+        &self,
+        pool: impl OutboxPool<D>,
+    ) -> Result<UnitOfWork<'a, D>, D::Error> {
+        Ok(UnitOfWork::new(self.clone(), self.begin(pool).await?))
+    }
+
+    /// Writes events between their hooks.
+    async fn write<D, T: OutboxTx<D>>(
+        &self,
+        tx: T,
+        mut records: Vec<Record>,
+    ) -> Result<Vec<Receipt>, EnqueueError<T::Error>> {
+        let asked: Vec<EventId> = records.iter().map(|record| record.event_id).collect();
+        self.hooks.before(&mut records).await.map_err(|error| EnqueueError::Hook(error.into_inner()))?;
+        let limits = &self.defaults.limits;
+        let records = records
+            .into_iter()
+            .map(|record| record.checked(limits))
+            .collect::<Result<Vec<Record>, EventError>>()?;
+        let journal = tx.journal();
+        let mut places = match (&journal, &self.hot, self.table.layout) {
+            (Some(_), Some(path), Layout::Full) => Places::reserve(path, &records),
+            _ => None,
+        };
+        let birth = places.as_ref().map(Places::birth);
+        let inserted =
+            if records.is_empty() { Vec::new() } else { self.insert_with(tx, &records, birth).await? };
+        let receipts: Vec<Receipt> = inserted.iter().map(|inserted| inserted.receipt).collect();
+        let answer = answer(asked, &receipts);
+        let mut written = Vec::with_capacity(records.len());
+        let mut hot = Hot { path: self.hot.clone(), ..Hot::default() };
+        for (place, (record, inserted)) in records.into_iter().zip(inserted).enumerate() {
+            let Enqueued::Written(sequence) = inserted.receipt.enqueued else { continue };
+            let born = places.as_mut().and_then(|places| places.born(place, inserted.leased));
+            hot.born.extend(born.map(|born| (record.event_id, born)));
+            written.push(Written { record, sequence });
+        }
+        if !written.is_empty() {
+            // First of all: whatever happens to this call from here on, the transaction knows what it has written.
+            if let Some(journal) = journal.filter(|_| !self.hooks.is_empty() || !hot.born.is_empty()) {
+                journal.note(&self.table, &self.hooks, &written, hot);
+            }
+            self.hooks.after(After::Write, &self.table.name.to_string(), &written).await;
+        }
+        Ok(answer)
     }
 
     async fn insert<D, T: OutboxTx<D>>(
@@ -115,15 +227,42 @@ impl Outbox {
         tx: T,
         records: &[Record],
     ) -> Result<Vec<Receipt>, EnqueueError<T::Error>> {
+        let inserted = self.insert_with(tx, records, None).await?;
+        Ok(inserted.into_iter().map(|inserted| inserted.receipt).collect())
+    }
+
+    async fn insert_with<D, T: OutboxTx<D>>(
+        &self,
+        tx: T,
+        records: &[Record],
+        birth: Option<Birth<'_>>,
+    ) -> Result<Vec<Inserted>, EnqueueError<T::Error>> {
         if self.table.layout == Layout::Bare {
             records.iter().try_for_each(fits_bare)?;
         }
-        let receipts = tx.insert(&self.table, records).await.map_err(EnqueueError::Database)?;
+        let insertion = Insertion { table: &self.table, records, birth };
+        let inserted = tx.insert(insertion).await.map_err(EnqueueError::Database)?;
         for record in records {
             self.telemetry.enqueued(&record.topic);
         }
-        Ok(receipts)
+        Ok(inserted)
     }
+}
+
+/// A receipt for each event that the caller gave, whatever hooks have made of the list.
+fn answer(asked: Vec<EventId>, receipts: &[Receipt]) -> Vec<Receipt> {
+    if asked.iter().eq(receipts.iter().map(|receipt| &receipt.event_id)) {
+        return receipts.to_vec();
+    }
+    let mut by_event: HashMap<EventId, VecDeque<Receipt>> = HashMap::new();
+    for receipt in receipts {
+        by_event.entry(receipt.event_id).or_default().push_back(*receipt);
+    }
+    let of = |event_id| {
+        let receipt = by_event.get_mut(&event_id).and_then(VecDeque::pop_front);
+        receipt.unwrap_or(Receipt { event_id, enqueued: Enqueued::Suppressed })
+    };
+    asked.into_iter().map(of).collect()
 }
 
 /// A bare table has no place for these: refusing is better than losing them without a word. Trace context is
@@ -150,6 +289,9 @@ pub enum EnqueueError<E: std::error::Error + 'static> {
     /// The event breaks a limit; nothing was sent to the database.
     #[error(transparent)]
     Event(#[from] EventError),
+    /// A hook failed; nothing was sent to the database.
+    #[error("{}: a hook refused the events", Code::HookFailed)]
+    Hook(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The database refused it.
     #[error("the event could not be written")]
     Database(#[source] E),
@@ -166,6 +308,7 @@ impl<E: std::error::Error + 'static> EnqueueError<E> {
     ) -> EnqueueError<F> {
         match self {
             Self::Event(error) => EnqueueError::Event(error),
+            Self::Hook(error) => EnqueueError::Hook(error),
             Self::Database(error) => EnqueueError::Database(change(error)),
             Self::NoReceipt => EnqueueError::NoReceipt,
         }

@@ -1,55 +1,69 @@
 //! ① [`Record`]: the row of an event as it will be written, built and checked.
 
-use std::fmt;
-use std::ops::Deref;
-use std::time::Duration;
+mod builder;
+mod check;
 
-use serde::Serialize;
+use std::ops::Deref;
+
 use time::OffsetDateTime;
 
 use crate::event::{
     AggregateKey, Availability, Event, EventError, EventId, Headers, Limits, Payload, RecordDefaults,
     TenantId,
 };
-use crate::json::{self, Json};
+use crate::json::Json;
 use crate::topic::Topic;
 
-/// Anything that can become the row of an event: a typed [`Event`], a [`Record`], or its builder.
+pub use builder::RecordBuilder;
+
+/// Anything that can become the row of an event: a typed [`Event`], an enum of them, a [`Record`], or its builder.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be enqueued: it is not an event",
     note = "derive it: `#[derive(postbox::Event, serde::Serialize)] #[event(topic = \"module.aggregate.event.v1\")]`",
     note = "or pass `Record::builder(topic).json(&value)`"
 )]
-pub trait IntoRecord {
+pub trait IntoRecord: Sized {
+    /// Starts the row, so that headers, a tenant or a delay can be added.
+    fn into_builder(self) -> RecordBuilder;
+
     /// Makes the row, checked against the limits.
     ///
     /// # Errors
     /// When a limit is broken or the payload cannot be serialised.
-    fn into_record(self, defaults: &RecordDefaults) -> Result<Record, EventError>;
+    fn into_record(self, defaults: &RecordDefaults) -> Result<Record, EventError> {
+        self.into_builder().build_with(defaults)
+    }
 }
 
 impl<E: Event> IntoRecord for E {
-    fn into_record(self, defaults: &RecordDefaults) -> Result<Record, EventError> {
-        Record::of(&self).into_record(defaults)
+    fn into_builder(self) -> RecordBuilder {
+        Record::of(&self)
     }
 }
 
 impl IntoRecord for Record {
+    fn into_builder(self) -> RecordBuilder {
+        self.rebuild()
+    }
+
     fn into_record(self, defaults: &RecordDefaults) -> Result<Record, EventError> {
-        check(&self.0, &defaults.limits)?;
-        Ok(self)
+        self.checked(&defaults.limits)
     }
 }
 
 impl IntoRecord for RecordBuilder {
-    fn into_record(self, defaults: &RecordDefaults) -> Result<Record, EventError> {
-        self.build_with(defaults)
+    fn into_builder(self) -> RecordBuilder {
+        self
     }
 }
 
 /// The row of an event as it will be written: immutable, checked, its payload serialised once.
 #[derive(Debug, Clone)]
-pub struct Record(Fields);
+pub struct Record {
+    fields: Fields,
+    /// What it was checked against: nothing is walked over twice for the same limits.
+    limits: Limits,
+}
 
 /// The fields of a [`Record`], for stores to read.
 #[derive(Debug, Clone)]
@@ -75,257 +89,47 @@ pub struct Fields {
 impl Deref for Record {
     type Target = Fields;
     fn deref(&self) -> &Fields {
-        &self.0
+        &self.fields
     }
 }
 
 impl Record {
+    pub(crate) fn into_fields(self) -> Fields {
+        self.fields
+    }
+
     /// Starts a record for a topic; the payload comes next.
     pub fn builder(topic: Topic) -> RecordBuilder {
-        RecordBuilder {
-            event_id: None,
-            tenant_id: None,
-            payload: None,
-            topic,
-            aggregate: None,
-            headers: Headers::new(),
-            occurred_at: None,
-            schema_id: None,
-            schema_version: 1,
-            routing_key: None,
-            metadata: None,
-            available: Availability::Now,
-            trace: None,
-        }
+        RecordBuilder::new(topic)
     }
 
     /// Starts a record from a typed event, to add headers, a tenant or a delay to it.
     pub fn of<E: Event>(event: &E) -> RecordBuilder {
-        let mut builder = Self::builder(E::TOPIC).json(event);
-        builder.aggregate = event.aggregate();
-        builder
-    }
-}
-
-/// Builds a [`Record`]. Errors of single steps are reported by [`build`](Self::build).
-#[derive(Debug, Clone)]
-#[must_use = "a builder does nothing until it is built or enqueued"]
-pub struct RecordBuilder {
-    event_id: Option<EventId>,
-    tenant_id: Option<TenantId>,
-    topic: Topic,
-    payload: Option<Result<Payload, String>>,
-    aggregate: Option<AggregateKey>,
-    headers: Headers,
-    occurred_at: Option<OffsetDateTime>,
-    schema_id: Option<String>,
-    schema_version: i32,
-    routing_key: Option<String>,
-    metadata: Option<Result<Json, String>>,
-    available: Availability,
-    trace: Option<(String, Option<String>)>,
-}
-
-impl RecordBuilder {
-    /// The payload: any serde value, serialised now.
-    pub fn json<T: Serialize + ?Sized>(mut self, value: &T) -> Self {
-        self.payload = Some(Json::from_value(value).map(Payload::Json).map_err(|e| e.to_string()));
-        self
+        RecordBuilder::new(E::TOPIC).json(event).aggregate_key(event.aggregate())
     }
 
-    /// The payload: text that is JSON already, carried digit for digit.
-    pub fn raw_json(mut self, text: impl Into<String>) -> Self {
-        let json = Json::from_text(text).map(Payload::Json);
-        self.payload = Some(json.map_err(|e| format!("not JSON at line {} column {}", e.line(), e.column())));
-        self
-    }
-
-    /// The payload: bytes with their media type.
-    pub fn bytes(mut self, bytes: impl Into<Vec<u8>>, content_type: impl Into<String>) -> Self {
-        let bytes = bytes.into().into_boxed_slice();
-        self.payload = Some(Ok(Payload::Bytes { bytes, content_type: content_type.into() }));
-        self
-    }
-
-    /// The event's identity, where the caller has one; a repeated one is enqueued only once.
-    pub fn event_id(mut self, id: impl Into<EventId>) -> Self {
-        self.event_id = Some(id.into());
-        self
-    }
-
-    /// Whose event it is.
-    pub fn tenant(mut self, id: impl Into<TenantId>) -> Self {
-        self.tenant_id = Some(id.into());
-        self
-    }
-
-    /// Whose event it is, by name: the id is the name's UUIDv5, and the name travels in the header `tenant`.
-    pub fn tenant_name(mut self, name: impl Into<String>) -> Self {
-        let name = name.into();
-        self.tenant_id = Some(TenantId::from_name(&name));
-        self.header("tenant", name)
-    }
-
-    /// What the event is about: the kind and id of an aggregate.
-    pub fn aggregate(mut self, kind: impl Into<String>, id: impl fmt::Display) -> Self {
-        self.aggregate = Some(AggregateKey::new(kind, id));
-        self
-    }
-
-    /// Adds a header.
-    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.headers.insert(name.into(), value.into());
-        self
-    }
-
-    /// When it happened; now, if not given.
-    pub fn occurred_at(mut self, at: OffsetDateTime) -> Self {
-        self.occurred_at = Some(at.to_offset(time::UtcOffset::UTC));
-        self
-    }
-
-    /// The schema of the payload.
-    pub fn schema(mut self, id: impl Into<String>, version: i32) -> Self {
-        (self.schema_id, self.schema_version) = (Some(id.into()), version);
-        self
-    }
-
-    /// The message key at brokers, before the aggregate's id.
-    pub fn routing_key(mut self, key: impl Into<String>) -> Self {
-        self.routing_key = Some(key.into());
-        self
-    }
-
-    /// Free JSON that travels with the row, not with the message.
-    pub fn metadata<T: Serialize + ?Sized>(mut self, value: &T) -> Self {
-        self.metadata = Some(Json::from_value(value).map_err(|e| e.to_string()));
-        self
-    }
-
-    /// Not to be delivered before this time.
-    pub fn available_at(mut self, at: OffsetDateTime) -> Self {
-        self.available = Availability::At(at);
-        self
-    }
-
-    /// Not to be delivered before this long after the enqueue, by the database's clock.
-    pub fn delay(mut self, delay: Duration) -> Self {
-        self.available = Availability::After(delay);
-        self
-    }
-
-    /// The W3C trace context; the current span's, if not given (feature `otel`).
-    pub fn trace(mut self, traceparent: impl Into<String>, tracestate: Option<String>) -> Self {
-        self.trace = Some((traceparent.into(), tracestate));
-        self
-    }
-
-    /// Makes the record, with the default limits.
+    /// Starts again from this record, to make a changed one: everything stays as it is, the `event_id` too, until it is
+    /// set anew.
     ///
-    /// # Errors
-    /// When there is no payload, it cannot be serialised, or a limit is broken.
-    pub fn build(self) -> Result<Record, EventError> {
-        self.build_with(&RecordDefaults::default())
+    /// ```
+    /// # use postbox_core::{Record, Topic};
+    /// let record = Record::builder(Topic::from_static("org.thing.moved.v1")).json(&1).build()?;
+    /// let signed = record.clone().rebuild().header("signature", "…").build()?;
+    /// assert_eq!(signed.event_id, record.event_id);
+    /// # Ok::<(), postbox_core::EventError>(())
+    /// ```
+    pub fn rebuild(self) -> RecordBuilder {
+        RecordBuilder::from_fields(self.fields)
     }
 
-    fn build_with(self, defaults: &RecordDefaults) -> Result<Record, EventError> {
-        let payload = match self.payload {
-            Some(payload) => payload.map_err(EventError::payload)?,
-            None => return Err(EventError::payload("it has none")),
-        };
-        let (traceparent, tracestate) = match self.trace.or_else(crate::trace::current) {
-            Some((parent, state)) => (Some(parent), state),
-            None => (None, None),
-        };
-        let fields = Fields {
-            event_id: self.event_id.unwrap_or_default(),
-            tenant_id: self.tenant_id.unwrap_or(defaults.tenant_id),
-            topic: self.topic,
-            aggregate: self.aggregate,
-            headers: self.headers,
-            payload,
-            occurred_at: self.occurred_at.unwrap_or_else(OffsetDateTime::now_utc),
-            schema_id: self.schema_id,
-            schema_version: self.schema_version,
-            routing_key: self.routing_key,
-            metadata: self
-                .metadata
-                .transpose()
-                .map_err(|e| EventError::Field { field: "metadata", problem: e })?,
-            available: self.available,
-            traceparent,
-            tracestate,
-        };
-        check(&fields, &defaults.limits)?;
-        Ok(Record(fields))
-    }
-}
-
-/// Longest text field besides payload and headers: far beyond any real id, short enough for every index.
-const TEXT_LIMIT: usize = 1024;
-
-fn check(fields: &Fields, limits: &Limits) -> Result<(), EventError> {
-    let actual = fields.payload.len();
-    if actual > limits.payload_bytes {
-        return Err(EventError::TooLarge { limit: limits.payload_bytes, actual });
-    }
-    if let Payload::Json(json) = &fields.payload {
-        json::check(json.as_str(), limits.json_depth, limits.payload_bytes).map_err(EventError::payload)?;
-    }
-    check_headers(&fields.headers, limits)?;
-    if let Some(metadata) = &fields.metadata {
-        let problem = |problem| EventError::Field { field: "metadata", problem };
-        if metadata.as_str().len() > limits.payload_bytes {
-            return Err(problem(format!(
-                "it has {} bytes, the limit is {}",
-                metadata.as_str().len(),
-                limits.payload_bytes
-            )));
+    /// The same, known to keep these limits.
+    pub(crate) fn checked(mut self, limits: &Limits) -> Result<Self, EventError> {
+        if self.limits != *limits {
+            check::check(&self.fields, limits)?;
+            self.limits = *limits;
         }
-        json::check(metadata.as_str(), limits.json_depth, limits.payload_bytes)
-            .map_err(|e| problem(e.to_string()))?;
+        Ok(self)
     }
-    let content_type = match &fields.payload {
-        Payload::Bytes { content_type, .. } => Some(content_type),
-        Payload::Json(_) => None,
-    };
-    let texts = [
-        ("aggregate_type", fields.aggregate.as_ref().map(|a| &a.kind)),
-        ("aggregate_id", fields.aggregate.as_ref().map(|a| &a.id)),
-        ("schema_id", fields.schema_id.as_ref()),
-        ("routing_key", fields.routing_key.as_ref()),
-        ("traceparent", fields.traceparent.as_ref()),
-        ("tracestate", fields.tracestate.as_ref()),
-        ("content_type", content_type),
-    ];
-    for (field, text) in texts.into_iter().filter_map(|(field, text)| Some((field, text?))) {
-        if text.len() > TEXT_LIMIT {
-            let problem = format!("it has {} bytes, the limit is {TEXT_LIMIT}", text.len());
-            return Err(EventError::Field { field, problem });
-        }
-        if text.chars().any(char::is_control) {
-            return Err(EventError::Field { field, problem: "it holds a control character".into() });
-        }
-    }
-    Ok(())
-}
-
-fn check_headers(headers: &Headers, limits: &Limits) -> Result<(), EventError> {
-    let fail = |problem| Err(EventError::Headers { problem });
-    if headers.len() > limits.headers {
-        return fail(format!("there are {} headers, the limit is {}", headers.len(), limits.headers));
-    }
-    let bytes: usize = headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-    if bytes > limits.headers_bytes {
-        return fail(format!("the headers have {bytes} bytes, the limit is {}", limits.headers_bytes));
-    }
-    if headers.keys().any(String::is_empty) {
-        return fail("a header has an empty name".into());
-    }
-    if headers.iter().any(|(name, value)| name.chars().chain(value.chars()).any(char::is_control)) {
-        return fail("a header holds a control character".into());
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -353,6 +157,34 @@ mod tests {
         assert_eq!(record.schema_version, 1);
         assert_eq!(record.available, Availability::Now);
         assert!(record.headers.is_empty() && record.aggregate.is_none() && record.traceparent.is_none());
+    }
+
+    #[test]
+    fn a_record_that_is_rebuilt_keeps_everything_that_is_not_set_anew() {
+        let record = Record::builder(TOPIC)
+            .json(&1)
+            .tenant_name("acme")
+            .aggregate("thing", 7)
+            .schema("s", 2)
+            .routing_key("k")
+            .metadata(&2)
+            .delay(std::time::Duration::from_secs(3))
+            .trace("00-1-2-01", Some("a=b".into()))
+            .build()
+            .unwrap();
+        let again = record.clone().rebuild().header("x", "y").build().unwrap();
+        assert_eq!(again.headers.len(), 2);
+        let without = again.rebuild().headers(record.headers.clone()).build().unwrap();
+        assert_eq!(format!("{without:?}"), format!("{record:?}"));
+    }
+
+    #[test]
+    fn other_limits_are_checked_again() {
+        let record = with_payload("[[1]]").unwrap();
+        let flat =
+            RecordDefaults { limits: Limits { json_depth: 1, ..Limits::default() }, ..Default::default() };
+        assert!(record.clone().into_record(&RecordDefaults::default()).is_ok());
+        assert!(record.into_record(&flat).is_err());
     }
 
     #[test]

@@ -68,6 +68,14 @@ pub const METRICS: &[MetricInfo] = &[
         &["table"],
         "Rows whose lease another relay had taken when they were settled.",
     ),
+    metric("hot_enqueued_total", "counter", &["table"], "Events handed to the hot path after their commit."),
+    metric(
+        "hot_dropped_total",
+        "counter",
+        &["table"],
+        "Events that found no room on the hot path and went the way over the table.",
+    ),
+    metric("cold_enqueued_total", "counter", &["table"], "Events claimed from the table."),
     metric("cleaned_total", "counter", &["table"], "Rows deleted after their retention."),
     metric(
         "pending",
@@ -159,6 +167,19 @@ impl Telemetry {
 
     pub(crate) fn lease_lost(&self, rows: usize) {
         metrics::counter!(self.name("lease_lost_total"), "table" => self.0.table.clone())
+            .increment(rows as u64);
+    }
+
+    pub(crate) fn hot_enqueued(&self) {
+        metrics::counter!(self.name("hot_enqueued_total"), "table" => self.0.table.clone()).increment(1);
+    }
+
+    pub(crate) fn hot_dropped(&self) {
+        metrics::counter!(self.name("hot_dropped_total"), "table" => self.0.table.clone()).increment(1);
+    }
+
+    pub(crate) fn cold_enqueued(&self, rows: usize) {
+        metrics::counter!(self.name("cold_enqueued_total"), "table" => self.0.table.clone())
             .increment(rows as u64);
     }
 

@@ -81,6 +81,36 @@ impl Topic {
         &self.0
     }
 
+    /// Refuses to compile an enum of events with a topic twice. What `#[derive(Event)]` writes calls it in a constant.
+    #[doc(hidden)]
+    pub const fn all_different(topics: &[Self]) {
+        let mut i = 0;
+        while i < topics.len() {
+            let mut k = 0;
+            while k < i {
+                assert!(!topics[i].is(&topics[k]), "two variants hold events of the same topic");
+                k += 1;
+            }
+            i += 1;
+        }
+    }
+
+    const fn is(&self, other: &Self) -> bool {
+        let (a, b) = (self.bytes(), other.bytes());
+        let mut i = 0;
+        while i < a.len() && i < b.len() && a[i] == b[i] {
+            i += 1;
+        }
+        i == a.len() && i == b.len()
+    }
+
+    const fn bytes(&self) -> &[u8] {
+        match &self.0 {
+            Cow::Borrowed(text) => text.as_bytes(),
+            Cow::Owned(text) => text.as_bytes(),
+        }
+    }
+
     /// The `N` of the last segment `vN`; none for a lenient topic without one.
     pub fn version(&self) -> Option<u32> {
         self.0.rsplit('.').next()?.strip_prefix('v')?.parse().ok()

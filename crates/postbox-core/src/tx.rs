@@ -2,7 +2,10 @@
 
 use std::future::Future;
 
+use uuid::Uuid;
+
 use crate::event::EventId;
+use crate::journal::Journal;
 use crate::record::Record;
 use crate::table::TableName;
 
@@ -21,12 +24,60 @@ pub trait OutboxTx<Driver>: Sized {
     /// The driver's error.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Writes the records into the table; one receipt each, in order. Repeated event ids write nothing.
+    /// Writes the records into the table; one answer each, in order. Repeated event ids write nothing.
     fn insert(
         self,
-        table: &OutboxTable,
-        records: &[Record],
-    ) -> impl Future<Output = Result<Vec<Receipt>, Self::Error>> + Send;
+        insertion: Insertion<'_>,
+    ) -> impl Future<Output = Result<Vec<Inserted>, Self::Error>> + Send;
+
+    /// Where to note what was written, in a transaction that will know how it ended: the one that
+    /// [`Outbox::begin`](crate::Outbox::begin) opened. None in a driver's own.
+    fn journal(&self) -> Option<Journal> {
+        None
+    }
+}
+
+/// What to write.
+#[derive(Debug, Clone, Copy)]
+pub struct Insertion<'a> {
+    /// Where to.
+    pub table: &'a OutboxTable,
+    /// The events.
+    pub records: &'a [Record],
+    /// Which rows are born leased, if any.
+    pub birth: Option<Birth<'a>>,
+}
+
+/// Rows that are written with `locked_at` (the time of the statement, not of the transaction: hazard 4), `attempts = 1` and
+/// this token, so that no relay claims them: their own process will handle them.
+#[derive(Debug, Clone, Copy)]
+pub struct Birth<'a> {
+    /// Goes into `locked_by`.
+    pub token: &'a str,
+    /// For each record, whether its row is leased.
+    pub leased: &'a [bool],
+}
+
+impl Insertion<'_> {
+    /// Whether the row of this record, by its place, is born leased.
+    pub fn is_leased(&self, record: usize) -> bool {
+        self.birth.is_some_and(|birth| birth.leased.get(record).copied().unwrap_or(false))
+    }
+}
+
+/// What was written for one record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inserted {
+    /// What its writer is told.
+    pub receipt: Receipt,
+    /// The row as [`Lease::row`](crate::store::Lease::row) names it, if it was born leased.
+    pub leased: Option<Uuid>,
+}
+
+impl From<Receipt> for Inserted {
+    fn from(receipt: Receipt) -> Self {
+        Self { receipt, leased: None }
+    }
 }
 
 /// A table to write to, and what columns it has.

@@ -6,12 +6,15 @@ use syn::ext::IdentExt as _;
 use syn::{Data, DeriveInput, Error, Field, Fields, Index, LitStr, Member};
 
 use crate::attributes::{Attributes, also, at, at_derive};
-use crate::topic;
+use crate::{topic, variants};
 
 /// The topic of a struct whose own one is wrong, for the code that would otherwise be told that it is no event.
 const STAND_IN: &str = "topic.that.is-wrong.v1";
 
 pub(crate) fn event(input: &DeriveInput) -> TokenStream {
+    if let Data::Enum(data) = &input.data {
+        return variants::events(input, data);
+    }
     let (attributes, mut errors) = Attributes::read(&input.attrs);
     let fields = match fields(&input.data, &input.ident) {
         Ok(fields) => Some(fields),
@@ -47,15 +50,14 @@ pub(crate) fn event(input: &DeriveInput) -> TokenStream {
 }
 
 fn fields<'a>(data: &'a Data, name: &Ident) -> Result<&'a Fields, Error> {
-    let kind = match data {
-        Data::Struct(data) => return Ok(&data.fields),
-        Data::Enum(_) => "an enum",
-        Data::Union(_) => "a union",
-    };
-    let message = format!(
-        "an event must be a struct, and `{name}` is {kind}: give each kind of event a struct and a topic of its own"
-    );
-    Err(Error::new(name.span(), message))
+    match data {
+        Data::Struct(data) => Ok(&data.fields),
+        Data::Enum(_) | Data::Union(_) => {
+            let message =
+                format!("an event must be a struct, or an enum of such structs, and `{name}` is neither");
+            Err(Error::new(name.span(), message))
+        }
+    }
 }
 
 /// The topic, checked. Whether it is missing is only said when nothing else is wrong, which may be why.

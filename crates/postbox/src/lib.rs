@@ -48,6 +48,10 @@
 //! ```
 //!
 //! - More than a struct: [`Record::of`] adds headers, a tenant or a delay, [`Record::builder`] takes raw JSON or bytes.
+//! - Several events in one place: an enum of them, with the same derive. One handler and no other: [`EventBus::only`].
+//! - Your own code around it: a [`WriterHook`] where events are written and committed ([`Outbox::begin`]), an
+//!   [`EventInterceptor`] around every dispatch. Aggregates that collect their events: [`UnitOfWork`].
+//! - Tests of your own: [`testing`] has an outbox in memory.
 //! - What failed for good is kept, never dropped: [`DeadLetters`]. What was published is removed after a while by the
 //!   [`Cleaner`].
 //! - A destination of your own: implement [`Dispatcher`]. Its [`DispatchError`] says what is to be done: retry, reject,
@@ -68,17 +72,18 @@
 
 // Writing events.
 pub use postbox_core::{
-    AggregateKey, Availability, EnqueueError, Enqueued, Event, EventError, EventId, Headers, IntoRecord,
-    Json, Layout, Limits, Outbox, OutboxTable, OutboxTx, Payload, Receipt, Record, RecordBuilder, TableName,
-    TableNameError, TenantId, Topic, TopicError,
+    Aggregate, AggregateKey, Availability, CommitError, Driver, EnqueueError, Enqueued, Event, EventError,
+    EventId, Headers, HookError, HookResult, IntoRecord, Json, Layout, Limits, Outbox, OutboxPool,
+    OutboxTable, OutboxTransaction, OutboxTx, Payload, PendingEvents, Receipt, Record, RecordBuilder,
+    TableName, TableNameError, TenantId, Topic, TopicError, UnitOfWork, UnitOfWorkError, WriterHook, Written,
 };
 #[cfg(feature = "derive")]
 pub use postbox_derive::Event;
 
 // Receiving them.
 pub use postbox_core::{
-    BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, EventBus, HandlerError,
-    HandlerResult, Meta, Receipts,
+    BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, EventBus, EventInterceptor,
+    HandlerError, HandlerResult, Meta, Receipts, Receive, ReceiveError, interceptor,
 };
 
 // Running a relay, and looking after its table.
@@ -133,3 +138,8 @@ pub mod sqlite {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// And those of the guide.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/in-process.md")]
+struct InProcess;

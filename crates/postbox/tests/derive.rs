@@ -4,8 +4,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use postbox::testing::delivery;
-use postbox::{AggregateKey, Dispatcher as _, Event, EventBus, HandlerResult, Meta, Payload, Record};
+use postbox::testing::{MemoryOutbox, assert_enqueued, delivery};
+use postbox::{
+    AggregateKey, Code, Dispatcher as _, Event, EventBus, HandlerResult, IntoRecord as _, Meta, Payload,
+    Receive as _, Record,
+};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -130,4 +133,77 @@ fn structs_of_every_shape_are_events() {
     assert_eq!(changed.aggregate(), Some(AggregateKey::new("thing", "a")));
     assert_eq!(json(&Record::of(&changed).build().unwrap().payload), r#"{"id":"a","names":["b"],"to":1}"#);
     assert_eq!(Renamed { id: 3 }.aggregate(), Some(AggregateKey::new("thing", 3)));
+}
+
+/// Several events, and two versions of one, in one place.
+#[derive(Debug, PartialEq, Event)]
+enum OrganizationEvent {
+    Created(OrganizationCreated),
+    CreatedV2(Box<OrganizationCreatedV2>),
+    Closed(OrganizationClosed),
+}
+
+#[derive(Debug, Clone, PartialEq, Event, Serialize, Deserialize)]
+#[event(topic = "org.organization.closed.v1", aggregate = "organization", id = "0")]
+struct OrganizationClosed(Uuid);
+
+fn one_of_each() -> [OrganizationEvent; 3] {
+    let new = OrganizationCreatedV2 { org_id: Uuid::nil(), name: "New".into(), country: "CH".into() };
+    [
+        OrganizationEvent::Created(OrganizationCreated { org_id: Uuid::nil(), name: "Old".into() }),
+        OrganizationEvent::CreatedV2(Box::new(new)),
+        OrganizationEvent::Closed(OrganizationClosed(Uuid::nil())),
+    ]
+}
+
+#[test]
+fn an_enum_travels_as_the_struct_in_it() {
+    let topics: Vec<_> = OrganizationEvent::TOPICS.iter().map(postbox::Topic::as_str).collect();
+    assert_eq!(
+        topics,
+        ["org.organization.created.v1", "org.organization.created.v2", "org.organization.closed.v1"]
+    );
+    let [old, new, closed] =
+        one_of_each().map(|event| event.into_builder().header("h", "v").build().unwrap());
+    assert_eq!(old.topic, OrganizationCreated::TOPIC);
+    assert_eq!(json(&old.payload), r#"{"org_id":"00000000-0000-0000-0000-000000000000","name":"Old"}"#);
+    assert_eq!(new.topic, OrganizationCreatedV2::TOPIC);
+    assert_eq!(closed.aggregate, Some(AggregateKey::new("organization", Uuid::nil())));
+}
+
+#[tokio::test]
+async fn a_handler_of_an_enum_gets_each_event_as_its_variant() {
+    let memory = MemoryOutbox::new();
+    let mut tx = memory.begin().await.unwrap();
+    memory.enqueue_all(&mut tx, one_of_each()).await.unwrap();
+    let [old, ..] = one_of_each();
+    memory.enqueue(&mut tx, old).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_enqueued!(memory, OrganizationEvent => OrganizationEvent::CreatedV2(new) if new.country == "CH");
+    assert_enqueued!(memory, OrganizationCreated { name, .. } if name == "Old");
+
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (on, only) = (Arc::clone(&seen), Arc::clone(&seen));
+    let broadcast = EventBus::new().on(move |_: Meta, event: OrganizationEvent| {
+        on.lock().unwrap().push(event);
+        async { Ok(()) }
+    });
+    assert_eq!(memory.drain(broadcast).await.delivered(), 4);
+    assert_eq!(seen.lock().unwrap()[..3], one_of_each());
+
+    let exclusive = EventBus::new().only_for("organization", move |_: Meta, event: OrganizationEvent| {
+        only.lock().unwrap().push(event);
+        async { Ok(()) }
+    });
+    let payload = r#"["00000000-0000-0000-0000-000000000000"]"#;
+    let mut closed = delivery("org.organization.closed.v1", r#""00000000-0000-0000-0000-000000000000""#);
+    closed.meta.aggregate = Some(AggregateKey::new("organization", 1));
+    exclusive.dispatch(&closed).await.unwrap();
+    assert_eq!(seen.lock().unwrap().len(), 5);
+    closed.payload = delivery("org.organization.closed.v1", payload).payload;
+    let error = exclusive.dispatch(&closed).await.unwrap_err();
+    assert_eq!(error.code(), Code::PayloadUndecodable);
+    assert!(!error.to_string().contains("0000"), "{error}");
+    let other = delivery("org.organization.moved.v1", "{}");
+    assert_eq!(exclusive.dispatch(&other).await.unwrap_err().code(), Code::Unroutable);
 }

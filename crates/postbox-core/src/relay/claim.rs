@@ -47,7 +47,7 @@ impl<S: Store> Engine<S> {
             return None;
         }
         if self.suspects_turn(now) {
-            if self.held.is_empty() && self.outcomes.is_empty() {
+            if self.nothing_at_work() && self.outcomes.is_empty() {
                 self.suspects.turn_since.get_or_insert(now);
                 return Some(Asked::Rows(ClaimMode::Suspect));
             }
@@ -73,7 +73,7 @@ impl<S: Store> Engine<S> {
         let due =
             self.suspects.waiting && now >= self.suspects.not_before && self.standing == Standing::Active;
         let over = self.suspects.turn_since.filter(|since| now.duration_since(*since) > SUSPECTS_TURN);
-        if let Some(since) = over.filter(|_| due && self.held.is_empty()) {
+        if let Some(since) = over.filter(|_| due && self.nothing_at_work()) {
             self.suspects.not_before = now + now.duration_since(since);
         }
         if !due || now < self.suspects.not_before {
@@ -82,7 +82,7 @@ impl<S: Store> Engine<S> {
         }
         if !self.suspects.turn {
             self.suspects.turn = true;
-            self.release_queued();
+            self.release_cold();
         }
         true
     }
@@ -102,7 +102,7 @@ impl<S: Store> Engine<S> {
     }
 
     pub(super) fn room(&self) -> usize {
-        (self.lane_capacity() * self.lanes.len()).saturating_sub(self.held.len())
+        (self.lane_capacity() * self.lanes.len()).saturating_sub(self.held.len() - self.held_hot)
     }
 
     pub(super) fn request(&self, mode: ClaimMode, limit: usize) -> ClaimRequest {
@@ -199,13 +199,19 @@ impl<S: Store> Engine<S> {
         self.standing = standing;
         self.telemetry.leader(standing != Standing::Standby);
         self.health.update(|health| health.standing = standing);
-        if standing != Standing::Active {
-            self.release_queued();
+        match standing {
+            Standing::Active => {}
+            // Hot events are handled where they were written, whoever relays.
+            Standing::Standby => self.release_cold(),
+            Standing::Paused => self.release_queued(),
         }
     }
 
     pub(super) fn accept(&mut self, asked: Instant, mode: &ClaimMode, claim: Claim) {
         self.report.claimed += claim.rows.len() + claim.undecodable.len();
+        if !claim.rows.is_empty() {
+            self.telemetry.cold_enqueued(claim.rows.len());
+        }
         for buried in claim.buried {
             self.report.dead += 1;
             tracing::error!(
@@ -219,7 +225,7 @@ impl<S: Store> Engine<S> {
                 table = self.store.table(), topic = row.topic, event_id = %row.event_id, reason = row.reason,
                 code = Code::Undecodable.as_str(), "row is not an event"
             );
-            self.hold(asked, &row.lease, None, 0, Duration::ZERO);
+            self.hold(asked, &row.lease, None, 0, Duration::ZERO, None);
             let topic = topic_or_none(row.topic);
             self.finish(Outcome::bury(
                 row.lease,
@@ -230,29 +236,33 @@ impl<S: Store> Engine<S> {
             ));
         }
         for lease in claim.returned {
-            self.hold(asked, &lease, None, 0, Duration::ZERO);
+            self.hold(asked, &lease, None, 0, Duration::ZERO, None);
             self.finish(Outcome::release(lease, None));
         }
         let give_back = self.stopping || self.standing != Standing::Active;
+        let now = Instant::now();
         for Claimed { lease, delivery, age } in claim.rows {
             let bytes = delivery.payload.len();
             let Some(number) = self.routes.lane_of(&delivery.meta.topic) else {
                 let topic = delivery.meta.topic.clone();
                 tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");
-                self.hold(asked, &lease, None, bytes, age);
+                self.hold(asked, &lease, None, bytes, age, None);
                 let reason = format!("no route matches the topic {topic}");
                 self.finish(Outcome::bury(lease, Some(topic), Code::Unroutable, &reason, &self.settings));
                 continue;
             };
-            self.hold(asked, &lease, Some(number), bytes, age);
+            self.hold(asked, &lease, Some(number), bytes, age, None);
             let lane = &mut self.lanes[number];
             lane.learn(&delivery.meta.topic);
             let probe = lane.circuit.is_open() && *mode != ClaimMode::Waiting;
-            if give_back || (lane.circuit.is_open() && !probe) {
-                let after = lane.put_off(Instant::now());
+            if self.tracker.is_running(delivery.meta.event_id, now) {
+                // Its lease ended while it is being dispatched here: that one may still arrive.
+                self.finish(Outcome::release(lease, Some(self.settings.poll_interval)));
+            } else if give_back || (lane.circuit.is_open() && !probe) {
+                let after = lane.put_off(now);
                 self.finish(Outcome::release(lease, after));
             } else {
-                lane.push(Item { lease, delivery, alone: *mode != ClaimMode::Waiting, probe });
+                lane.push(Item { lease, delivery, alone: *mode != ClaimMode::Waiting, probe, hot: false });
             }
         }
         self.note_waiting();

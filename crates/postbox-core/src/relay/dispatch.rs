@@ -12,6 +12,7 @@ use crate::code::Code;
 use crate::dispatcher::{
     BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher as _, Outcome, Receipts,
 };
+use crate::event::EventId;
 use crate::failpoint;
 use crate::panic::message;
 use crate::redact::Summary;
@@ -36,6 +37,7 @@ pub(super) struct Report {
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) lease: Lease,
+    pub(super) event_id: EventId,
     pub(super) topic: Topic,
     pub(super) probe: bool,
     pub(super) took: Duration,
@@ -59,9 +61,10 @@ pub(super) struct Dispatching {
 }
 
 /// The facts of one event that its outcome needs, apart from the batch that the dispatcher borrows.
-struct Slot {
+struct Place {
     lease: Lease,
     probe: bool,
+    hot: bool,
 }
 
 impl Dispatching {
@@ -71,7 +74,7 @@ impl Dispatching {
         let started = Instant::now();
         let (mut slots, mut batch) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
         for item in items {
-            slots.push(Slot { lease: item.lease, probe: item.probe });
+            slots.push(Place { lease: item.lease, probe: item.probe, hot: item.hot });
             batch.push(item.delivery);
         }
         let batch: Arc<[Delivery]> = batch.into();
@@ -135,7 +138,7 @@ impl Drop for AbortOnDrop {
 
 struct Unit {
     lane: usize,
-    slots: Vec<Slot>,
+    slots: Vec<Place>,
     batch: Arc<[Delivery]>,
     receipts: Receipts,
     started: Instant,
@@ -191,6 +194,7 @@ impl Unit {
             delivery: self.batch[index].clone(),
             alone: true,
             probe: self.slots[index].probe,
+            hot: self.slots[index].hot,
         });
         let again = again.collect();
         self.report(Vec::new(), again, true);
@@ -220,7 +224,14 @@ impl Unit {
             Ok(()) => End::Delivered,
             Err(error) => self.failed(delivery, &error),
         };
-        Ended { lease: slot.lease.clone(), topic: delivery.meta.topic.clone(), probe: slot.probe, took, end }
+        Ended {
+            lease: slot.lease.clone(),
+            event_id: delivery.meta.event_id,
+            topic: delivery.meta.topic.clone(),
+            probe: slot.probe,
+            took,
+            end,
+        }
     }
 
     fn failed(&self, delivery: &Delivery, failure: &DispatchError) -> End {

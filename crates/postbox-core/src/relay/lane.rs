@@ -1,6 +1,6 @@
 //! [`Lane`]: one sink's own queue, concurrency and circuit, so that no sink holds up another.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use metrics::Gauge;
 use tokio::time::Instant;
 
 use super::circuit::Circuit;
+use super::queue::Queue;
 use super::settings::Settings;
 use crate::dispatcher::{BoxDispatcher, Delivery, Dispatcher as _};
 use crate::store::Lease;
@@ -23,6 +24,8 @@ pub(super) struct Item {
     pub(super) alone: bool,
     /// Sent although the circuit is open, to find out whether the sink is back.
     pub(super) probe: bool,
+    /// Came straight from its commit in this process.
+    pub(super) hot: bool,
 }
 
 /// Most topics that a lane remembers, so that foreign topics by the million cannot fill the memory. Events of
@@ -34,10 +37,10 @@ pub(super) struct Lane {
     pub(super) name: Arc<str>,
     pub(super) sink: BoxDispatcher,
     pub(super) circuit: Circuit,
-    pub(super) queue: VecDeque<Item>,
+    pub(super) queue: Queue,
     /// Dispatches that run.
     pub(super) running: usize,
-    /// Rows claimed for this lane and not yet settled, and their bytes.
+    /// Rows claimed for this lane and not yet settled, and their bytes. Hot ones have a bound of their own.
     pub(super) held: usize,
     pub(super) held_bytes: usize,
     pub(super) last_error: Option<String>,
@@ -59,7 +62,7 @@ impl Lane {
             batch_limit: sink.batch_limit().max(1),
             sink,
             circuit: Circuit::new(settings.circuit.clone()),
-            queue: VecDeque::new(),
+            queue: Queue::default(),
             running: 0,
             held: 0,
             held_bytes: 0,
@@ -124,19 +127,30 @@ impl Lane {
         Some(unit)
     }
 
-    /// Takes back everything that waits.
-    pub(super) fn drain(&mut self) -> Vec<Item> {
-        let items = self.queue.drain(..).collect();
+    /// Takes back what was claimed and waits.
+    pub(super) fn drain_cold(&mut self) -> Vec<Item> {
+        let items = self.queue.drain_cold();
+        self.report_depth();
+        items
+    }
+
+    /// Takes back what came straight from its commit and waits.
+    pub(super) fn drain_hot(&mut self) -> Vec<Item> {
+        let items = self.queue.drain_hot();
         self.report_depth();
         items
     }
 
     /// Takes back everything that waits and is not a probe.
     pub(super) fn drain_ordinary(&mut self) -> Vec<Item> {
-        let (probes, ordinary) = self.queue.drain(..).partition(|item| item.probe);
-        self.queue = probes;
+        let (probes, mut ordinary): (Vec<Item>, Vec<Item>) =
+            self.queue.drain_cold().into_iter().partition(|item| item.probe);
+        for probe in probes {
+            self.queue.push_back(probe);
+        }
+        ordinary.extend(self.queue.drain_hot());
         self.report_depth();
-        Vec::from(ordinary)
+        ordinary
     }
 
     /// Whether a probe is due and none is under way.
@@ -147,5 +161,17 @@ impl Lane {
     /// How long its events wait for the next probe.
     pub(super) fn put_off(&self, now: Instant) -> Option<Duration> {
         self.circuit.put_off(now)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::hot::delivery_for_tests;
+
+    /// Something that waits.
+    pub(in crate::relay) fn item(hot: bool) -> Item {
+        let (lease, delivery) = delivery_for_tests();
+        Item { lease, delivery, alone: false, probe: false, hot }
     }
 }

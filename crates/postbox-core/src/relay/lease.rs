@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::run::{Engine, Held, HeldKey, Stage, key};
 use crate::failpoint;
+use crate::hot::Slot;
 use crate::store::{Lease, Store, StoreError};
 
 /// What a renewal was asked for, and which of it was lost.
@@ -19,8 +20,11 @@ impl<S: Store> Engine<S> {
         lane: Option<usize>,
         bytes: usize,
         age: Duration,
+        slot: Option<Slot>,
     ) {
-        if let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(lane)) {
+        if slot.is_some() {
+            self.held_hot += 1;
+        } else if let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(lane)) {
             lane.held += 1;
             lane.held_bytes += bytes;
         }
@@ -33,13 +37,16 @@ impl<S: Store> Engine<S> {
             claimed_at: asked,
             age,
             lease: lease.clone(),
+            slot,
         };
         self.held.insert(key(lease), held);
     }
 
     pub(super) fn let_go(&mut self, key: &HeldKey) -> Option<Held> {
         let held = self.held.remove(key)?;
-        if let Some(lane) = held.lane.and_then(|lane| self.lanes.get_mut(lane)) {
+        if held.slot.is_some() {
+            self.held_hot -= 1;
+        } else if let Some(lane) = held.lane.and_then(|lane| self.lanes.get_mut(lane)) {
             lane.held -= 1;
             lane.held_bytes -= held.bytes;
         }

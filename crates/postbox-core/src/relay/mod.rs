@@ -8,12 +8,15 @@ mod circuit;
 mod claim;
 mod dispatch;
 mod health;
+mod hot;
 mod lane;
 mod lease;
+mod queue;
 mod run;
 mod settings;
 mod settle;
 mod stop;
+mod tracker;
 
 use std::future::Future;
 

@@ -19,10 +19,13 @@ use super::RunReport;
 use super::backoff::Backoff;
 use super::dispatch::{Dispatching, End, Ended, Report};
 use super::health::RelayHealth;
+use super::hot;
 use super::lane::{Item, Lane};
 use super::lease::Renewal;
 use super::settings::{RelayError, Settings};
 use super::settle::Outcome;
+use super::tracker::Tracker;
+use crate::hot::{HotEnd, Slot};
 use crate::route::Routes;
 use crate::store::{Claim, ClaimMode, Lease, Settled, Standing, Store, StoreError, StoreErrorKind};
 use crate::telemetry::Telemetry;
@@ -39,6 +42,11 @@ pub(super) struct Engine<S: Store> {
 
     /// Every row that is leased to this relay, from its claim to the end of its settle.
     pub(super) held: HashMap<HeldKey, Held>,
+    /// How many of these came by the hot path.
+    pub(super) held_hot: usize,
+    /// The relay's end of the hot path.
+    pub(super) hot: Option<HotEnd>,
+    pub(super) tracker: Tracker,
     /// Events that failed and wait for their next attempt, as far as they fit: while there are some, events wait.
     pub(super) failing: HashMap<Uuid, Instant>,
     /// What is to be settled next.
@@ -93,6 +101,8 @@ pub(super) struct Held {
     pub(super) claimed_at: Instant,
     /// How long it had been due when it was claimed.
     pub(super) age: Duration,
+    /// Its place on the hot path, if it came that way; free when this is dropped.
+    pub(super) slot: Option<Slot>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,9 +143,11 @@ impl<S: Store> Engine<S> {
         routes: Routes,
         lanes: Vec<Lane>,
         telemetry: Telemetry,
+        hot: Option<HotEnd>,
     ) -> Self {
         let (sender, reports) = mpsc::unbounded_channel();
         let now = Instant::now();
+        let tracker = Tracker::new(settings.dispatch_timeout * 2);
         Self {
             health: RelayHealth::new(store.table(), settings.poll_interval),
             dispatching: Dispatching {
@@ -150,6 +162,9 @@ impl<S: Store> Engine<S> {
             lanes,
             telemetry,
             held: HashMap::new(),
+            held_hot: 0,
+            hot,
+            tracker,
             failing: HashMap::new(),
             probing: None,
             outcomes: Vec::new(),
@@ -201,6 +216,7 @@ impl<S: Store> Engine<S> {
                 Ok(()) => {
                     self.failures = 0;
                     self.health.note_opened();
+                    self.open_hot();
                     return Ok(());
                 }
                 Err(error) if error.kind() == StoreErrorKind::Refused => return Err(error.into()),
@@ -226,6 +242,7 @@ impl<S: Store> Engine<S> {
         self.report = RunReport::default();
         self.store.open().await?;
         self.health.note_opened();
+        self.open_hot();
         let mut mode = ClaimMode::Waiting;
         loop {
             let limit = if mode == ClaimMode::Waiting { self.settings.batch_size } else { 1 };
@@ -260,6 +277,7 @@ impl<S: Store> Engine<S> {
                     self.ended(report);
                 }
             }
+            Some(event) = hot::next(&mut self.hot) => self.arrived(event),
             (asked, wanted, answer) = finished(&mut self.claiming) => self.claimed(asked, &wanted, answer),
             (batch, settled) = finished(&mut self.settling) => self.settled(batch, settled),
             (leases, lost) = finished(&mut self.extending) => self.extended(leases, lost),
@@ -290,7 +308,9 @@ impl<S: Store> Engine<S> {
 
     pub(super) fn start_dispatches(&mut self, now: Instant) {
         let must_last = now + self.settings.dispatch_timeout;
+        let alone = self.suspects.turn;
         for number in 0..self.lanes.len() {
+            self.lanes[number].queue.hold_hot = alone;
             while let Some(unit) = self.lanes[number].next_unit() {
                 // A lease that cannot cover the timeout is renewed first (hazard 2).
                 let until = |item: &Item| self.held.get(&key(&item.lease)).map(|held| held.lease_until);
@@ -302,6 +322,7 @@ impl<S: Store> Engine<S> {
                     break;
                 }
                 for item in &unit {
+                    self.tracker.start(item.delivery.meta.event_id, now);
                     if let Some(held) = self.held.get_mut(&key(&item.lease)) {
                         held.stage = Stage::Running;
                     }
@@ -320,11 +341,13 @@ impl<S: Store> Engine<S> {
         let lane = &mut self.lanes[report.lane];
         lane.careful = lane.careful.max(report.silent);
         for ended in report.ended {
+            self.tracker.end(ended.event_id);
             self.note_circuit(report.lane, &ended, now);
             let put_off = self.lanes[report.lane].put_off(now);
             self.finish(Outcome::of(ended, &self.settings, put_off));
         }
         for item in report.again.into_iter().rev() {
+            self.tracker.end(item.delivery.meta.event_id);
             let lane = &mut self.lanes[report.lane];
             if self.stopping || (lane.circuit.is_open() && !item.probe) {
                 let put_off = lane.put_off(now);

@@ -8,7 +8,9 @@ use super::backoff::Backoff;
 use super::lane::Lane;
 use super::run::Engine;
 use crate::code::Code;
-use crate::dispatcher::{BoxDispatcher, Dispatcher};
+use crate::dispatcher::{BoxDispatcher, DispatchError, Dispatcher};
+use crate::hot::HotPath;
+use crate::interceptor::{EventInterceptor, Interceptors};
 use crate::redact::LAST_ERROR_MAX_BYTES;
 use crate::route::{Pattern, PatternError, Routes};
 use crate::store::{Store, StoreError};
@@ -108,8 +110,10 @@ pub struct RelayBuilder<S> {
     settings: Settings,
     sinks: Vec<(String, BoxDispatcher)>,
     routes: Vec<(String, Target)>,
+    interceptors: Interceptors,
     prefix: String,
     topic_labels: usize,
+    hot: Option<HotPath>,
 }
 
 #[derive(Debug)]
@@ -121,8 +125,16 @@ enum Target {
 impl<S: Store> RelayBuilder<S> {
     pub(super) fn new(store: S) -> Self {
         let (sinks, routes) = (Vec::new(), Vec::new());
-        let settings = Settings::default();
-        Self { store, settings, sinks, routes, prefix: "outbox".into(), topic_labels: DEFAULT_TOPIC_LABELS }
+        Self {
+            store,
+            settings: Settings::default(),
+            sinks,
+            routes,
+            interceptors: Interceptors::default(),
+            prefix: "outbox".into(),
+            topic_labels: DEFAULT_TOPIC_LABELS,
+            hot: None,
+        }
     }
 
     /// Sends topics that match to a dispatcher of their own. The first matching route wins.
@@ -148,6 +160,19 @@ impl<S: Store> RelayBuilder<S> {
     /// Sends everything to one dispatcher.
     pub fn dispatcher(self, dispatcher: impl Dispatcher) -> Self {
         self.route("**", dispatcher)
+    }
+
+    /// Also handles what outboxes of this process put on this path, right after its commit.
+    pub fn hot(mut self, path: &HotPath) -> Self {
+        self.hot = Some(path.clone());
+        self
+    }
+
+    /// Looks at every event before and after its dispatch, whatever its destination. Several are nested: the first one
+    /// added is the outermost.
+    pub fn interceptor(mut self, interceptor: impl EventInterceptor) -> Self {
+        self.interceptors.add(interceptor);
+        self
     }
 
     /// Changes the settings.
@@ -177,7 +202,8 @@ impl<S: Store> RelayBuilder<S> {
     /// Checks everything and makes the relay.
     ///
     /// # Errors
-    /// When a setting cannot work, a pattern is malformed, a route leads nowhere, or there is no route.
+    /// When a setting cannot work, a pattern is malformed, a route leads nowhere, there is no route, or a dispatcher is
+    /// not put together right (two handlers where one is to be the only one).
     pub fn build(self) -> Result<Relay<S>, RelayError> {
         self.settings.check()?;
         if self.routes.is_empty() {
@@ -194,11 +220,20 @@ impl<S: Store> RelayBuilder<S> {
             };
             routes.0.push((pattern.parse::<Pattern>()?, lane));
         }
+        for (_, sink) in &self.sinks {
+            sink.check().map_err(RelayError::Dispatcher)?;
+        }
         let settings = Arc::new(self.settings);
         let telemetry = Telemetry::new(&self.prefix, self.store.table(), self.topic_labels);
-        let lanes =
-            self.sinks.into_iter().map(|(name, sink)| Lane::new(name, sink, &settings, &telemetry)).collect();
-        Ok(Relay { engine: Engine::new(self.store, settings, routes, lanes, telemetry), closed: false })
+        let attach = |path: HotPath| {
+            path.attach(self.store.table(), settings.lock_ttl, &telemetry).ok_or_else(|| {
+                RelayError::Settings("the hot path leads to another relay already: make a new one".into())
+            })
+        };
+        let hot = self.hot.map(attach).transpose()?;
+        let lane = |(name, sink)| Lane::new(name, self.interceptors.around(sink), &settings, &telemetry);
+        let lanes = self.sinks.into_iter().map(lane).collect();
+        Ok(Relay { engine: Engine::new(self.store, settings, routes, lanes, telemetry, hot), closed: false })
     }
 }
 
@@ -220,6 +255,9 @@ pub enum RelayError {
         /// The sink's name.
         name: String,
     },
+    /// A dispatcher is not put together right.
+    #[error(transparent)]
+    Dispatcher(DispatchError),
     /// It was closed before.
     #[error("{}: the relay was closed", Code::Closed)]
     Closed,
@@ -237,6 +275,7 @@ impl RelayError {
         match self {
             Self::Settings(_) => Code::ConfigInvalid,
             Self::Pattern(_) | Self::UnknownSink { .. } => Code::RouteInvalid,
+            Self::Dispatcher(error) => error.code(),
             Self::Closed => Code::Closed,
             Self::Store(error) => error.code(),
             Self::Panicked(_) => Code::Panicked,

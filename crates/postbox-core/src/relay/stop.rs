@@ -12,9 +12,20 @@ use super::settle::Outcome;
 use crate::store::{Lease, Store};
 
 impl<S: Store> Engine<S> {
+    /// Gives back everything that waits.
     pub(super) fn release_queued(&mut self) {
+        self.release_cold();
         for number in 0..self.lanes.len() {
-            for item in self.lanes[number].drain() {
+            for item in self.lanes[number].drain_hot() {
+                self.finish(Outcome::release(item.lease, None));
+            }
+        }
+    }
+
+    /// Gives back what was claimed and waits.
+    pub(super) fn release_cold(&mut self) {
+        for number in 0..self.lanes.len() {
+            for item in self.lanes[number].drain_cold() {
                 self.finish(Outcome::release(item.lease, None));
             }
         }
@@ -24,6 +35,7 @@ impl<S: Store> Engine<S> {
     pub(super) async fn drain(&mut self) {
         tracing::info!(table = self.store.table(), in_flight = self.held.len(), "stopping");
         self.stopping = true;
+        self.close_hot();
         self.release_queued();
         let deadline = Instant::now() + self.settings.drain_timeout;
         let running = |engine: &Self| engine.lanes.iter().any(|lane| lane.running > 0);

@@ -1,7 +1,8 @@
 //! PostgreSQL 14 and later, through sqlx.
 //!
 //! [`PgStore`] is what a relay works with, [`PgAdmin`] what operators and cleaners do, [`migrate`] makes the tables;
-//! enqueue takes a `&mut sqlx::Transaction<'_, Postgres>`.
+//! enqueue takes a `&mut sqlx::Transaction<'_, Postgres>`, or the transaction that
+//! [`Outbox::begin`](postbox_core::Outbox::begin) opens on a `&PgPool`.
 
 mod admin;
 mod browse;
@@ -16,11 +17,13 @@ mod row;
 mod schema;
 mod statements;
 mod store;
+mod transaction;
 mod tx;
 
 pub use admin::PgAdmin;
 pub use error::classify;
 pub use store::{PgStore, PgStoreBuilder};
+pub use transaction::PgOutboxTransaction;
 pub use tx::SqlxPostgres;
 
 /// Parses a database URL; the error shows no password.

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use postbox_core::{
-    Availability, Enqueued, EventId, Json, Layout, OutboxTable, OutboxTx, Payload, Receipt, Record, TableName,
+    Availability, Birth, Enqueued, EventId, Inserted, Insertion, Json, Layout, OutboxTable, OutboxTx,
+    Payload, Receipt, Record, TableName,
 };
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -23,13 +24,28 @@ pub struct SqlxPostgres;
 impl OutboxTx<SqlxPostgres> for &mut Transaction<'_, Postgres> {
     type Error = sqlx::Error;
 
-    async fn insert(self, table: &OutboxTable, records: &[Record]) -> Result<Vec<Receipt>, sqlx::Error> {
-        let mut receipts = Vec::with_capacity(records.len());
-        for chunk in chunks(records) {
-            insert_chunk(self, table, chunk, &mut receipts).await?;
-        }
-        Ok(receipts)
+    async fn insert(self, insertion: Insertion<'_>) -> Result<Vec<Inserted>, sqlx::Error> {
+        insert(self, insertion).await
     }
+}
+
+pub(super) async fn insert(
+    tx: &mut Transaction<'_, Postgres>,
+    insertion: Insertion<'_>,
+) -> Result<Vec<Inserted>, sqlx::Error> {
+    let mut inserted = Vec::with_capacity(insertion.records.len());
+    for chunk in chunks(insertion.records) {
+        let done = inserted.len();
+        let part = Insertion {
+            records: chunk,
+            birth: insertion
+                .birth
+                .map(|birth| Birth { leased: &birth.leased[done..done + chunk.len()], ..birth }),
+            ..insertion
+        };
+        insert_chunk(tx, part, &mut inserted).await?;
+    }
+    Ok(inserted)
 }
 
 fn chunks(mut records: &[Record]) -> impl Iterator<Item = &[Record]> {
@@ -48,44 +64,49 @@ fn chunks(mut records: &[Record]) -> impl Iterator<Item = &[Record]> {
 
 async fn insert_chunk(
     connection: &mut PgConnection,
-    table: &OutboxTable,
-    records: &[Record],
-    receipts: &mut Vec<Receipt>,
+    insertion: Insertion<'_>,
+    inserted: &mut Vec<Inserted>,
 ) -> Result<(), sqlx::Error> {
+    let Insertion { table, records, .. } = insertion;
+    let sql = insert_sql(table, insertion.birth.is_some());
     // An id may stand twice in one chunk: the first is written, the others are its duplicates.
-    let mut missing: Vec<&Record> = records.iter().collect();
-    let mut written: HashMap<Uuid, i64> = HashMap::with_capacity(records.len());
+    let mut missing: Vec<(&Record, bool)> =
+        records.iter().enumerate().map(|(place, record)| (record, insertion.is_leased(place))).collect();
+    let mut written: HashMap<Uuid, (i64, Uuid)> = HashMap::with_capacity(records.len());
     let mut known: HashMap<Uuid, i64> = HashMap::new();
     // A duplicate can be cleaned between the two statements: then it is inserted after all.
     for _ in 0..3 {
-        let sql = insert_sql(table);
-        let rows =
-            bind(sqlx::query(AssertSqlSafe(sql)), table.layout, &missing).fetch_all(&mut *connection).await?;
-        for row in rows {
-            written.insert(row.try_get(0)?, row.try_get(1)?);
+        let mut query = bind(sqlx::query(AssertSqlSafe(sql.as_str())), table.layout, &missing);
+        if let Some(birth) = insertion.birth {
+            query =
+                query.bind(missing.iter().map(|(_, leased)| *leased).collect::<Vec<_>>()).bind(birth.token);
         }
-        missing.retain(|record| !written.contains_key(&record.event_id.0));
+        for row in query.fetch_all(&mut *connection).await? {
+            // Not every writer may read the row's own id.
+            let id = if insertion.birth.is_some() { row.try_get(2)? } else { Uuid::nil() };
+            written.insert(row.try_get(0)?, (row.try_get(1)?, id));
+        }
+        missing.retain(|(record, _)| !written.contains_key(&record.event_id.0));
         if !missing.is_empty() {
             known.extend(find(connection, &table.name, &missing).await?);
-            missing.retain(|record| !known.contains_key(&record.event_id.0));
+            missing.retain(|(record, _)| !known.contains_key(&record.event_id.0));
         }
         if missing.is_empty() {
             break;
         }
     }
-    for record in records {
+    for (place, record) in records.iter().enumerate() {
         let id = record.event_id.0;
-        let enqueued = match (written.get(&id), known.get(&id)) {
-            (Some(sequence), None) => {
-                let sequence = *sequence;
+        let (enqueued, leased) = match (written.get(&id), known.get(&id)) {
+            (Some((sequence, row)), None) => {
                 // The next one with this id in the same call is a duplicate.
-                known.insert(id, sequence);
-                Enqueued::Written(sequence)
+                known.insert(id, *sequence);
+                (Enqueued::Written(*sequence), insertion.is_leased(place).then_some(*row))
             }
-            (_, Some(sequence)) => Enqueued::Duplicate(*sequence),
+            (_, Some(sequence)) => (Enqueued::Duplicate(*sequence), None),
             (None, None) => return Err(sqlx::Error::RowNotFound),
         };
-        receipts.push(Receipt { event_id: EventId(id), enqueued });
+        inserted.push(Inserted { receipt: Receipt { event_id: EventId(id), enqueued }, leased });
     }
     Ok(())
 }
@@ -94,29 +115,38 @@ async fn insert_chunk(
 async fn find(
     connection: &mut PgConnection,
     table: &TableName,
-    records: &[&Record],
+    records: &[(&Record, bool)],
 ) -> Result<Vec<(Uuid, i64)>, sqlx::Error> {
-    let ids: Vec<Uuid> = records.iter().map(|record| record.event_id.0).collect();
+    let ids: Vec<Uuid> = records.iter().map(|(record, _)| record.event_id.0).collect();
     let sql =
         Template::of(table, '"').fill("SELECT event_id, sequence FROM {{table}} WHERE event_id = ANY ($1)");
     let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(connection).await?;
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
-fn insert_sql(table: &OutboxTable) -> String {
+/// With `birth`, rows can be born leased: by the clock, since `now()` is when the transaction began (hazard 4).
+fn insert_sql(table: &OutboxTable, birth: bool) -> String {
     let sql = match table.layout {
         Layout::Full => include_str!("sql/insert.sql"),
         Layout::Bare => include_str!("sql/insert_bare.sql"),
     };
-    Template::of(&table.name, '"').fill(sql)
+    let part = |text: &'static str| if birth { text } else { "" };
+    let lease = ", CASE WHEN leased THEN $20 END, CASE WHEN leased THEN clock_timestamp() END, leased::int";
+    Template::of(&table.name, '"')
+        .with("birth_columns", part(", locked_by, locked_at, attempts"))
+        .with("birth", part(lease))
+        .with("birth_argument", part(", $19::bool[]"))
+        .with("birth_name", part(", leased"))
+        .with("birth_row", part(", id"))
+        .fill(sql)
 }
 
 type Insert<'q> = Query<'q, Postgres, PgArguments>;
 
-fn bind<'q>(query: Insert<'q>, layout: Layout, records: &[&'q Record]) -> Insert<'q> {
+fn bind<'q>(query: Insert<'q>, layout: Layout, records: &[(&'q Record, bool)]) -> Insert<'q> {
     macro_rules! column {
         ($record:ident => $value:expr) => {
-            records.iter().map(|$record| $value).collect::<Vec<_>>()
+            records.iter().map(|($record, _)| $value).collect::<Vec<_>>()
         };
     }
     let query = query

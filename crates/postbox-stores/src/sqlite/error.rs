@@ -5,7 +5,7 @@ use std::time::Duration;
 use postbox_core::{Code, StoreError, StoreErrorKind};
 
 /// SQLite's result code, with its extension.
-fn result_code(error: &sqlx::Error) -> Option<i32> {
+pub(super) fn result_code(error: &sqlx::Error) -> Option<i32> {
     error.as_database_error()?.code()?.parse().ok()
 }
 

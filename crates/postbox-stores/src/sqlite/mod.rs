@@ -1,13 +1,15 @@
 //! SQLite, built in, through sqlx.
 //!
 //! [`SqliteStore`] is what a relay works with, [`SqliteAdmin`] what operators and cleaners do, [`migrate`] makes the
-//! tables; enqueue takes a `&mut sqlx::Transaction<'_, Sqlite>`.
+//! tables; enqueue takes a `&mut sqlx::Transaction<'_, Sqlite>`, or the transaction that
+//! [`Outbox::begin`](postbox_core::Outbox::begin) opens on a `&SqlitePool`.
 //!
 //! # Begin with the lock
 //!
 //! SQLite lets one connection write at a time. A transaction that begins without saying that it will write
 //! (`pool.begin()`), reads, and then enqueues fails *at once* if anybody has written since it read, whatever the
-//! `busy_timeout`: what it read is no longer true. So begin with [`begin`], or `pool.begin_with("BEGIN IMMEDIATE")`:
+//! `busy_timeout`: what it read is no longer true. So begin with [`begin`], with `outbox.begin(&pool)`, or with
+//! `pool.begin_with("BEGIN IMMEDIATE")`:
 //!
 //! ```
 //! use postbox_stores::sqlite::{self, migrate};
@@ -62,6 +64,7 @@ mod row;
 mod schema;
 mod statements;
 mod store;
+mod transaction;
 mod tx;
 
 use postbox_core::{Code, StoreError, StoreErrorKind};
@@ -72,6 +75,7 @@ pub use admin::SqliteAdmin;
 pub use error::classify;
 pub(crate) use link::open;
 pub use store::{SqliteStore, SqliteStoreBuilder};
+pub use transaction::SqliteOutboxTransaction;
 pub use tx::SqlxSqlite;
 
 /// Parses a database URL, `sqlite:path` or `sqlite://path`, and chooses what keeps events safe: a write-ahead log,

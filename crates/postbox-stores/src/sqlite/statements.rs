@@ -101,6 +101,7 @@ mod tests {
                     "org_outbox_dead_by_time (dead_at<?)",
                 ],
             ),
+            (fill(include_str!("sql/guard.sql")), vec![key]),
             (
                 fill(include_str!("sql/counts.sql")),
                 vec!["org_outbox_pending_by_available", "org_outbox_dead_by_time"],

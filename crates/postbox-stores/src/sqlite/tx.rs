@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use postbox_core::{
-    Availability, Enqueued, EventId, Json, OutboxTable, OutboxTx, Payload, Receipt, Record, TableName,
+    Availability, Enqueued, EventId, Inserted, Insertion, Json, OutboxTx, Payload, Receipt, Record, TableName,
 };
 use sqlx::query::Query;
 use sqlx::sqlite::SqliteArguments;
@@ -11,11 +11,12 @@ use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection, Transaction};
 use uuid::Uuid;
 
 use super::clock::{micros, now, span};
+use super::row::key_of;
 use crate::table::Template;
 
 /// Rows per statement: few different numbers, so that the connection keeps each of the statements prepared.
 const CHUNKS: [usize; 3] = [100, 10, 1];
-const COLUMNS: usize = 18;
+const COLUMNS: usize = 21;
 
 /// Marks sqlx's SQLite transactions as a driver of the outbox.
 #[derive(Debug)]
@@ -24,42 +25,54 @@ pub struct SqlxSqlite;
 impl OutboxTx<SqlxSqlite> for &mut Transaction<'_, Sqlite> {
     type Error = sqlx::Error;
 
-    async fn insert(self, table: &OutboxTable, records: &[Record]) -> Result<Vec<Receipt>, sqlx::Error> {
-        let mut receipts = Vec::with_capacity(records.len());
-        let mut rest = records;
-        while let Some(rows) = CHUNKS.into_iter().find(|rows| rest.len() >= *rows) {
-            let (chunk, after) = rest.split_at(rows);
-            insert_chunk(self, &table.name, chunk, &mut receipts).await?;
-            rest = after;
-        }
-        Ok(receipts)
+    async fn insert(self, insertion: Insertion<'_>) -> Result<Vec<Inserted>, sqlx::Error> {
+        insert(self, insertion).await
     }
+}
+
+pub(super) async fn insert(
+    tx: &mut Transaction<'_, Sqlite>,
+    insertion: Insertion<'_>,
+) -> Result<Vec<Inserted>, sqlx::Error> {
+    let mut inserted = Vec::with_capacity(insertion.records.len());
+    let mut rest = insertion.records;
+    while let Some(rows) = CHUNKS.into_iter().find(|rows| rest.len() >= *rows) {
+        let (chunk, after) = rest.split_at(rows);
+        insert_chunk(tx, insertion, chunk, &mut inserted).await?;
+        rest = after;
+    }
+    Ok(inserted)
 }
 
 async fn insert_chunk(
     connection: &mut SqliteConnection,
-    table: &TableName,
-    records: &[Record],
-    receipts: &mut Vec<Receipt>,
+    insertion: Insertion<'_>,
+    chunk: &[Record],
+    inserted: &mut Vec<Inserted>,
 ) -> Result<(), sqlx::Error> {
+    let (table, first) = (&insertion.table.name, inserted.len());
     let row = format!("({})", ["?"; COLUMNS].join(", "));
-    let rows = vec![row.as_str(); records.len()].join(", ");
+    let rows = vec![row.as_str(); chunk.len()].join(", ");
     let sql = Template::of(table, '"').with("rows", rows).fill(include_str!("sql/insert.sql"));
     let now = now();
-    let query =
-        records.iter().fold(sqlx::query(AssertSqlSafe(sql)), |query, record| bind(query, record, now));
-    let mut written: HashMap<Uuid, i64> = HashMap::with_capacity(records.len());
+    let token =
+        |place: usize| insertion.birth.filter(|_| insertion.is_leased(place)).map(|birth| birth.token);
+    let query = (first..).zip(chunk).fold(sqlx::query(AssertSqlSafe(sql)), |query, (place, record)| {
+        let token = token(place);
+        bind(query, record, now).bind(token).bind(token.map(|_| now)).bind(i64::from(token.is_some()))
+    });
+    let mut written: HashMap<Uuid, i64> = HashMap::with_capacity(chunk.len());
     for row in query.fetch_all(&mut *connection).await? {
         written.insert(row.try_get(0)?, row.try_get(1)?);
     }
-    for record in records {
+    for (place, record) in (first..).zip(chunk) {
         let id = record.event_id.0;
         // An id may stand twice in one chunk: the first is written, the others are its duplicates.
-        let enqueued = match written.remove(&id) {
-            Some(sequence) => Enqueued::Written(sequence),
-            None => Enqueued::Duplicate(find(connection, table, id).await?),
+        let (enqueued, leased) = match written.remove(&id) {
+            Some(sequence) => (Enqueued::Written(sequence), token(place).map(|_| key_of(sequence))),
+            None => (Enqueued::Duplicate(find(connection, table, id).await?), None),
         };
-        receipts.push(Receipt { event_id: EventId(id), enqueued });
+        inserted.push(Inserted { receipt: Receipt { event_id: EventId(id), enqueued }, leased });
     }
     Ok(())
 }

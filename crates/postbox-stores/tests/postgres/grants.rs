@@ -26,6 +26,11 @@ async fn roles_cannot_do_what_they_should_not() {
         ("writer", "UPDATE org_outbox SET published_at = now()", false),
         ("writer", "DELETE FROM org_outbox", false),
         ("writer", "UPDATE postbox_relay SET paused_at = now()", false),
+        (
+            "writer",
+            "INSERT INTO org_outbox (tenant_id, topic, payload, event_id, locked_by) VALUES (gen_random_uuid(), 't', '{}', gen_random_uuid(), 'x')",
+            false,
+        ),
         ("viewer", "SELECT status FROM org_outbox_status", true),
         ("viewer", "SELECT last_error FROM org_outbox", true),
         ("viewer", "SELECT payload FROM org_outbox", false),

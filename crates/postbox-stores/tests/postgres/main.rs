@@ -7,11 +7,13 @@
 )]
 
 mod circuits;
+mod commits;
 mod common;
 mod enqueue_sql;
 mod faults;
 mod fences;
 mod grants;
+mod hot;
 mod migrations;
 mod stuck;
 mod subject;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postbox_core::{EventId, Outbox, Receipt, Record, StoreError, TableName};
+use postbox_core::{EventId, Outbox, Receipt, Record, StoreError, TableName, UnitOfWork};
 use postbox_stores::postgres::migrate::{self, Grants};
-use postbox_stores::postgres::{PgAdmin, PgStore, connect_options};
+use postbox_stores::postgres::{PgAdmin, PgOutboxTransaction, PgStore, SqlxPostgres, connect_options};
 use postbox_testkit::suite::{Features, OpenTransaction, RowState, Subject};
 use postbox_testkit::{PgServer, TestDb};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -122,9 +122,39 @@ impl Subject for Table {
     type Store = PgStore;
     type Admin = PgAdmin;
     type Open = Open;
+    type Driver = SqlxPostgres;
 
     fn features(&self) -> Features {
         Features { full: self.shape != Shape::Bare }
+    }
+
+    fn has_hot_path(&self) -> bool {
+        self.shape == Shape::Migrated
+    }
+
+    fn outbox(&self) -> Outbox {
+        Table::outbox(self)
+    }
+
+    async fn open(&self, outbox: &Outbox) -> PgOutboxTransaction {
+        outbox.begin(&self.writer).await.unwrap()
+    }
+
+    async fn unit_of_work<'a>(&self, outbox: &Outbox) -> UnitOfWork<'a, SqlxPostgres> {
+        outbox.unit_of_work(&self.writer).await.unwrap()
+    }
+
+    async fn run_in(&self, tx: &mut PgOutboxTransaction, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::query(sql).execute(&mut ***tx).await.map(|_| ())
+    }
+
+    async fn enqueue_in_driver_transaction(
+        &self,
+        outbox: &Outbox,
+        tx: &mut PgOutboxTransaction,
+        records: Vec<Record>,
+    ) -> Vec<Receipt> {
+        outbox.enqueue_all(&mut **tx, records).await.unwrap()
     }
 
     fn store(&self, single_active: bool) -> PgStore {

@@ -163,4 +163,12 @@ async fn hazard_42_a_deferred_transaction_fails_at_once_and_an_immediate_one_wai
         let (id, ()) = tokio::join!(writer, end_other);
         assert!(state(&table, id).await.due);
     }
+
+    // The outbox's own transactions hold the lock from the start, too.
+    let mut tx = outbox.begin(&table.pool).await.unwrap();
+    sqlx::query("SELECT count(*) FROM org_outbox").fetch_one(&mut **tx).await.unwrap();
+    let second = sqlx::raw_sql("PRAGMA busy_timeout = 0; BEGIN IMMEDIATE").execute(&table.pool).await;
+    assert!(second.unwrap_err().to_string().contains("locked"));
+    outbox.enqueue(&mut tx, event(TOPIC, 3)).await.unwrap();
+    tx.commit().await.unwrap();
 }

@@ -3,8 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use postbox_core::{EventId, Outbox, Receipt, Record, TableName};
-use postbox_stores::sqlite::{SqliteAdmin, SqliteStore, begin, connect_options, migrate};
+use postbox_core::{EventId, Outbox, Receipt, Record, TableName, UnitOfWork};
+use postbox_stores::sqlite::{
+    SqliteAdmin, SqliteOutboxTransaction, SqliteStore, SqlxSqlite, begin, connect_options, migrate,
+};
 use postbox_testkit::suite::{Features, OpenTransaction, RowState, Subject};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 use sqlx::{Row as _, Sqlite, Transaction};
@@ -79,6 +81,7 @@ impl Subject for Table {
     type Store = SqliteStore;
     type Admin = SqliteAdmin;
     type Open = Open;
+    type Driver = SqlxSqlite;
 
     fn features(&self) -> Features {
         Features { full: true }
@@ -86,6 +89,35 @@ impl Subject for Table {
 
     fn writers_overlap(&self) -> bool {
         false
+    }
+
+    fn errors_abort(&self) -> bool {
+        false
+    }
+
+    fn outbox(&self) -> Outbox {
+        Table::outbox(self)
+    }
+
+    async fn open(&self, outbox: &Outbox) -> SqliteOutboxTransaction {
+        outbox.begin(&self.pool).await.unwrap()
+    }
+
+    async fn unit_of_work<'a>(&self, outbox: &Outbox) -> UnitOfWork<'a, SqlxSqlite> {
+        outbox.unit_of_work(&self.pool).await.unwrap()
+    }
+
+    async fn run_in(&self, tx: &mut SqliteOutboxTransaction, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::query(sql).execute(&mut ***tx).await.map(|_| ())
+    }
+
+    async fn enqueue_in_driver_transaction(
+        &self,
+        outbox: &Outbox,
+        tx: &mut SqliteOutboxTransaction,
+        records: Vec<Record>,
+    ) -> Vec<Receipt> {
+        outbox.enqueue_all(&mut **tx, records).await.unwrap()
     }
 
     fn store(&self, single_active: bool) -> SqliteStore {

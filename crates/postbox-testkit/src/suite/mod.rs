@@ -8,6 +8,9 @@ pub mod browse;
 pub mod claim;
 pub mod diagnose;
 pub mod enqueue;
+pub mod handlers;
+pub mod hooks;
+pub mod hot;
 pub mod relay;
 pub mod script;
 pub mod settle;
@@ -20,8 +23,8 @@ use std::time::Duration;
 use postbox_core::cleaner::SweepCount;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
 use postbox_core::{
-    Backoff, Browse, DeadLetters, Diagnose, EventId, Inspect, Receipt, Record, RecordBuilder, Settings,
-    Store, TableName, Topic,
+    Backoff, Browse, DeadLetters, Diagnose, Driver, EventId, Inspect, Outbox, OutboxTransaction, Receipt,
+    Record, RecordBuilder, Settings, Store, TableName, Topic, UnitOfWork,
 };
 
 /// A store under test: a table of its own, empty at the start.
@@ -32,6 +35,8 @@ pub trait Subject: Sync {
     type Admin: Inspect + DeadLetters + SweepCount + Browse + Diagnose + Clone;
     /// A transaction that is open.
     type Open: OpenTransaction;
+    /// The driver of its writers.
+    type Driver: Driver;
 
     /// What it can do.
     fn features(&self) -> Features;
@@ -39,6 +44,33 @@ pub trait Subject: Sync {
     fn writers_overlap(&self) -> bool {
         true
     }
+    /// Whether its writers may write rows that are born leased.
+    fn has_hot_path(&self) -> bool {
+        self.features().full
+    }
+    /// Whether an error of one statement fails the whole transaction.
+    fn errors_abort(&self) -> bool {
+        true
+    }
+    /// The writers' view of the table.
+    fn outbox(&self) -> Outbox;
+    /// Opens a transaction on the writers' pool, by the outbox.
+    fn open(&self, outbox: &Outbox) -> impl Future<Output = OutboxTransaction<Self::Driver>> + Send;
+    /// Begins a unit of work on the writers' pool.
+    fn unit_of_work<'a>(&self, outbox: &Outbox) -> impl Future<Output = UnitOfWork<'a, Self::Driver>> + Send;
+    /// Runs a statement in such a transaction, as its user would.
+    fn run_in(
+        &self,
+        tx: &mut OutboxTransaction<Self::Driver>,
+        sql: &'static str,
+    ) -> impl Future<Output = Result<(), <Self::Driver as Driver>::Error>> + Send;
+    /// Enqueues in the driver's own transaction inside of it.
+    fn enqueue_in_driver_transaction(
+        &self,
+        outbox: &Outbox,
+        tx: &mut OutboxTransaction<Self::Driver>,
+        records: Vec<Record>,
+    ) -> impl Future<Output = Vec<Receipt>> + Send;
     /// A new relay's view of the table.
     fn store(&self, single_active: bool) -> Self::Store;
     /// The operators' view.
@@ -192,6 +224,13 @@ macro_rules! store_suite {
                 enqueue: json_arrives_digit_for_digit,
                 enqueue: bytes_and_every_field_arrive,
                 enqueue: a_delayed_event_waits,
+                hooks: hooks_hear_of_writes_and_of_the_commit,
+                hooks: hooks_hear_of_a_rollback,
+                hooks: a_commit_after_an_ignored_error_is_not_told_as_one,
+                hooks: rows_that_went_with_a_savepoint_are_not_told_as_committed,
+                hooks: a_refused_commit_is_told_as_a_rollback,
+                hooks: hooks_hear_of_many_events_at_once,
+                hooks: a_unit_of_work_commits_all_its_events_or_none,
                 claim: two_claimers_never_share_a_row,
                 claim: a_claim_keeps_its_limits,
                 claim: an_expired_lease_is_claimed_again_alone,
@@ -218,6 +257,14 @@ macro_rules! store_suite {
                 relay: payloads_in_flight_are_bounded,
                 relay: trace_context_passes_through,
                 relay: the_last_error_is_short_and_clean,
+                handlers: interceptors_stand_around_every_dispatch,
+                handlers: exclusive_handlers_go_by_aggregate_type_and_topic,
+                hot: a_committed_event_is_handled_where_it_was_written,
+                hot: what_does_not_exist_is_not_handled,
+                hot: a_full_path_loses_nothing,
+                hot: a_late_commit_goes_the_way_over_the_table,
+                hot: a_hot_event_that_fails_is_tried_again,
+                hot: a_pause_and_a_stop_hold_for_hot_events,
                 trouble: an_outage_costs_no_attempt_and_no_other_sink,
                 trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,
                 trouble: a_blocked_thread_times_out,

@@ -9,7 +9,8 @@ use crate::print::{goose, join};
 
 pub use crate::print::Format;
 
-/// Which roles get what: `writer=app,relay=postbox,viewer=ops`.
+/// Which roles get what: `writer=app,relay=postbox,viewer=ops`. A service that handles its own events right after their
+/// commit is all of `writer=app,relay=app,handler=app`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Grants {
     /// Enqueues.
@@ -18,6 +19,8 @@ pub struct Grants {
     pub relay: Option<String>,
     /// Looks, but at no payload.
     pub viewer: Option<String>,
+    /// Writes rows that are born leased (the hot path), beside what it needs as writer and relay.
+    pub handler: Option<String>,
 }
 
 impl FromStr for Grants {
@@ -36,7 +39,8 @@ impl FromStr for Grants {
                 "writer" => &mut grants.writer,
                 "relay" => &mut grants.relay,
                 "viewer" => &mut grants.viewer,
-                _ => return Err(format!("{kind:?} is none of writer, relay, viewer")),
+                "handler" => &mut grants.handler,
+                _ => return Err(format!("{kind:?} is none of writer, relay, viewer, handler")),
             };
             if place.replace(role.to_owned()).is_some() {
                 return Err(format!("{kind} is given twice"));
@@ -96,6 +100,7 @@ pub fn print_grants(table: &TableName, grants: &Grants) -> String {
         (&grants.writer, include_str!("../sql/grant_writer.sql")),
         (&grants.relay, include_str!("../sql/grant_relay.sql")),
         (&grants.viewer, include_str!("../sql/grant_viewer.sql")),
+        (&grants.handler, include_str!("../sql/grant_handler.sql")),
     ] {
         let Some(role) = role else { continue };
         let mut template = template.clone().with("role", format!("\"{role}\""));

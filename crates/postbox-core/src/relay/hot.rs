@@ -1,0 +1,78 @@
+//! Events that come straight from their commit in this process: the same engine, one queue more.
+
+use tokio::time::Instant;
+
+use super::lane::Item;
+use super::run::{Engine, Stage};
+use super::settle::Outcome;
+use crate::code::Code;
+use crate::hot::{HotEnd, HotEvent};
+use crate::store::{Standing, Store};
+
+/// Waits for the next one; for ever where there is no hot path.
+pub(super) async fn next(hot: &mut Option<HotEnd>) -> Option<HotEvent> {
+    match hot {
+        Some(hot) => hot.receiver.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// From now on rows are born leased.
+    pub(super) fn open_hot(&self) {
+        if let Some(hot) = &self.hot {
+            hot.open(true);
+        }
+    }
+
+    /// No more rows are born leased; what has arrived meanwhile is given back.
+    pub(super) fn close_hot(&mut self) {
+        if let Some(hot) = &mut self.hot {
+            hot.open(false);
+        }
+        self.take_in_hot();
+    }
+
+    /// An event has arrived, and perhaps more.
+    pub(super) fn arrived(&mut self, event: HotEvent) {
+        self.admit(event);
+        self.take_in_hot();
+        self.note_waiting();
+    }
+
+    fn take_in_hot(&mut self) {
+        while let Some(event) = self.hot.as_mut().and_then(|hot| hot.receiver.try_recv().ok()) {
+            self.admit(event);
+        }
+    }
+
+    fn admit(&mut self, event: HotEvent) {
+        let HotEvent { lease, delivery, born, late, slot } = event;
+        let (asked, age) = (Instant::from_std(born), std::time::Duration::ZERO);
+        let bytes = delivery.payload.len();
+        let Some(number) = self.routes.lane_of(&delivery.meta.topic) else {
+            let topic = delivery.meta.topic.clone();
+            tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");
+            self.hold(asked, &lease, None, bytes, age, Some(slot));
+            let reason = format!("no route matches the topic {topic}");
+            self.finish(Outcome::bury(lease, Some(topic), Code::Unroutable, &reason, &self.settings));
+            return;
+        };
+        self.hold(asked, &lease, Some(number), bytes, age, Some(slot));
+        let now = Instant::now();
+        let paused = self.standing == Standing::Paused;
+        let lane = &mut self.lanes[number];
+        lane.learn(&delivery.meta.topic);
+        if late || self.stopping || paused || lane.circuit.is_open() {
+            let after = lane.put_off(now);
+            self.finish(Outcome::release(lease, after));
+        } else {
+            lane.push(Item { lease, delivery, alone: false, probe: false, hot: true });
+        }
+    }
+
+    /// Whether nothing is claimed, dispatched or being settled. Hot events that wait can go on waiting.
+    pub(super) fn nothing_at_work(&self) -> bool {
+        self.held.len() == self.held_hot && self.held.values().all(|held| held.stage == Stage::Queued)
+    }
+}

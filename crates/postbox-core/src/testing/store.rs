@@ -1,0 +1,164 @@
+//! [`MemoryStore`]: the table of a memory outbox as a relay sees it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::drain::Tried;
+use super::memory::{Row, State, Table};
+use crate::dispatcher::{Delivery, Meta};
+use crate::store::{
+    Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
+    Verdict,
+};
+
+/// The store of a [`MemoryOutbox`](super::MemoryOutbox), for a relay of your own in a test. Any number of relays may share it.
+#[derive(Debug, Clone)]
+pub struct MemoryStore(pub(super) Table);
+
+impl Row {
+    fn due(&self, now: OffsetDateTime, drain: Option<u64>) -> bool {
+        let tried = drain.is_some() && self.drained_in == drain;
+        self.state == State::Waits && self.available_at <= now && !tried
+    }
+
+    fn delivery(&self, table: &Arc<str>) -> Delivery {
+        let record = &self.record;
+        let meta = Meta {
+            table: Arc::clone(table),
+            event_id: record.event_id,
+            tenant_id: record.tenant_id,
+            topic: record.topic.clone(),
+            sequence: self.sequence,
+            attempts: self.attempts,
+            aggregate: record.aggregate.clone(),
+            headers: record.headers.clone(),
+            occurred_at: record.occurred_at,
+            created_at: self.created_at,
+            schema_id: record.schema_id.clone(),
+            schema_version: record.schema_version,
+            routing_key: record.routing_key.clone(),
+            metadata: record.metadata.clone(),
+            traceparent: record.traceparent.clone(),
+            tracestate: record.tracestate.clone(),
+        };
+        Delivery { meta, payload: record.payload.clone() }
+    }
+
+    fn is(&self, lease: &Lease) -> bool {
+        let token = self.lock.as_ref().is_some_and(|(token, _)| *token == lease.token);
+        self.id == lease.row && token && self.attempts == lease.attempts
+    }
+}
+
+impl Store for MemoryStore {
+    fn table(&self) -> &str {
+        &self.0.name
+    }
+
+    async fn open(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
+        let (now, token) = (self.0.clock.now(), Arc::<str>::from(Uuid::now_v7().to_string()));
+        let mut rows = self.0.lock();
+        let drain = rows.drain;
+        let mut claim = Claim { standing: Standing::Active, ..Claim::default() };
+        let mut order: Vec<usize> = (0..rows.rows.len()).collect();
+        order.sort_by_key(|index| (rows.rows[*index].available_at, rows.rows[*index].sequence));
+        let mut bytes = 0;
+        for index in order {
+            let row = &mut rows.rows[index];
+            let expired = row.lock.as_ref().is_some_and(|(_, at)| *at + request.lock_ttl < now);
+            let of_topic = match &request.mode {
+                ClaimMode::Probe(topics) => topics.contains(&row.record.topic),
+                ClaimMode::Waiting | ClaimMode::Suspect => !request.exclude.contains(&row.record.topic),
+            };
+            if !row.due(now, drain) || !of_topic || (row.lock.is_some() && !expired) {
+                continue;
+            }
+            if expired != (request.mode == ClaimMode::Suspect) {
+                claim.suspects |= expired;
+                continue;
+            }
+            let size = row.record.payload.len();
+            let full = !claim.rows.is_empty() && bytes + size > request.max_bytes;
+            if claim.rows.len() >= request.limit || full {
+                claim.more = request.limit > 0;
+                break;
+            }
+            if row.attempts >= request.max_attempts {
+                row.state = State::Dead(crate::redact::Summary::new("OUTBOX_EXHAUSTED", 64));
+                claim.buried.push(Buried {
+                    topic: row.record.topic.to_string(),
+                    event_id: row.record.event_id,
+                    sequence: row.sequence,
+                });
+                continue;
+            }
+            bytes += size;
+            row.attempts += 1;
+            row.lock = Some((Arc::clone(&token), now));
+            let lease = Lease { row: row.id, attempts: row.attempts, token: Arc::clone(&token), since: now };
+            let age = Duration::try_from(now - row.available_at.max(row.created_at)).unwrap_or_default();
+            claim.rows.push(Claimed { lease, delivery: row.delivery(&self.0.name), age });
+        }
+        Ok(claim)
+    }
+
+    async fn settle(&self, settlements: Vec<Settlement>, _: usize) -> Result<Settled, StoreError> {
+        let now = self.0.clock.now();
+        let mut rows = self.0.lock();
+        let drain = rows.drain;
+        let mut settled = Settled::default();
+        for Settlement { lease, verdict, .. } in settlements {
+            let Some(row) = rows.rows.iter_mut().find(|row| row.is(&lease)) else {
+                settled.lost.push(lease.row);
+                continue;
+            };
+            row.lock = None;
+            row.drained_in = drain;
+            let tried = Tried {
+                event_id: row.record.event_id,
+                topic: row.record.topic.clone(),
+                attempts: row.attempts,
+                verdict: verdict.clone(),
+            };
+            match verdict {
+                Verdict::Delivered => row.state = State::Published,
+                Verdict::Retry { after, .. } => row.available_at = now + after,
+                Verdict::Release { after } => {
+                    row.attempts -= 1;
+                    row.available_at = row.available_at.max(now + after.unwrap_or_default());
+                }
+                Verdict::Dead { reason } => row.state = State::Dead(reason),
+            }
+            if drain.is_some() {
+                rows.tried.push(tried);
+            }
+        }
+        Ok(settled)
+    }
+
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+        let now = self.0.clock.now();
+        let mut rows = self.0.lock();
+        let mut lost = Vec::new();
+        for lease in leases {
+            match rows.rows.iter_mut().find(|row| row.is(&lease)) {
+                Some(row) => row.lock = Some((lease.token, now)),
+                None => lost.push(lease),
+            }
+        }
+        Ok(lost)
+    }
+
+    async fn wait(&self, at_most: Duration) {
+        let _ = tokio::time::timeout(at_most, self.0.changed.notified()).await;
+    }
+
+    async fn close(&self) {}
+}

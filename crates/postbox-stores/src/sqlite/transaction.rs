@@ -1,0 +1,69 @@
+//! Transactions that Postbox opens itself, so that it knows how they end.
+
+use postbox_core::{
+    CommitError, Driver, EventId, Guarded, Inserted, Insertion, OutboxPool, OutboxTable, OutboxTransaction,
+};
+use sqlx::sqlite::SqlitePool;
+use sqlx::{AssertSqlSafe, Sqlite, Transaction};
+use uuid::Uuid;
+
+use super::error::result_code;
+use super::tx::{SqlxSqlite, insert};
+use crate::table::Template;
+
+/// What [`Outbox::begin`](postbox_core::Outbox::begin) opens on a [`SqlitePool`].
+pub type SqliteOutboxTransaction = OutboxTransaction<SqlxSqlite>;
+
+impl OutboxPool<SqlxSqlite> for &SqlitePool {
+    async fn begin(self) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
+        super::begin(self).await
+    }
+}
+
+impl Driver for SqlxSqlite {
+    type Transaction = Transaction<'static, Sqlite>;
+    type Error = sqlx::Error;
+
+    async fn insert(
+        tx: &mut Self::Transaction,
+        insertion: Insertion<'_>,
+    ) -> Result<Vec<Inserted>, sqlx::Error> {
+        insert(tx, insertion).await
+    }
+
+    async fn guard(
+        tx: &mut Self::Transaction,
+        table: &OutboxTable,
+        rows: &[(EventId, i64)],
+    ) -> Result<Guarded, sqlx::Error> {
+        let rows: Vec<(String, i64)> =
+            rows.iter().map(|(event, sequence)| (event.0.simple().to_string(), *sequence)).collect();
+        let rows = serde_json::to_string(&rows).map_err(|error| sqlx::Error::Encode(error.into()))?;
+        let sql = Template::of(&table.name, '"').fill(include_str!("sql/guard.sql"));
+        let missing = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(sql)).bind(rows).fetch_all(&mut **tx);
+        let missing = missing.await?.into_iter().map(EventId).collect();
+        // FULL is 2; below it, a loss of power may take the commit back. Costs no trip: the database is in this process.
+        let synchronous = sqlx::query_scalar::<_, i64>("PRAGMA synchronous").fetch_one(&mut **tx).await?;
+        Ok(Guarded { missing, durable: synchronous >= 2 })
+    }
+
+    async fn commit(tx: Self::Transaction) -> Result<(), CommitError<sqlx::Error>> {
+        tx.commit().await.map_err(|error| {
+            if certain(&error) { CommitError::RolledBack(error) } else { CommitError::Unknown(error) }
+        })
+    }
+
+    async fn rollback(tx: Self::Transaction) -> Result<(), sqlx::Error> {
+        tx.rollback().await
+    }
+}
+
+/// Whether the error of a COMMIT means that nothing was committed: somebody held a lock, the disk was full, or a deferred
+/// constraint was broken. What an error of the disk has left behind, only the next start of the database can tell.
+fn certain(error: &sqlx::Error) -> bool {
+    const BUSY: i32 = 5;
+    const LOCKED: i32 = 6;
+    const FULL: i32 = 13;
+    const CONSTRAINT: i32 = 19;
+    result_code(error).is_some_and(|code| matches!(code & 0xff, BUSY | LOCKED | FULL | CONSTRAINT))
+}
