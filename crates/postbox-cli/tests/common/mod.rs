@@ -4,6 +4,7 @@
 
 pub(crate) mod case;
 pub(crate) mod every;
+pub(crate) mod terminal;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

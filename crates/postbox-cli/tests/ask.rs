@@ -1,0 +1,68 @@
+//! Questions before something is changed for good, on a real terminal.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::terminal::Terminal;
+use common::{Place, TABLE, TOPIC};
+
+/// Runs a command on a terminal, answers its question, and gives how it ended and all that was on the screen.
+fn asked(place: &Place, words: &str, url: &str, question: &str, answer: &str) -> (Option<i32>, String) {
+    let args: Vec<&str> = words.split(' ').chain(["--table", TABLE]).collect();
+    let mut command = place.command(&args);
+    command.env("DATABASE_URL", url).env("TERM", "xterm");
+    let mut terminal = Terminal::start(command, (100, 30));
+    terminal.sees(question);
+    terminal.press(answer);
+    let (status, screen) = terminal.end();
+    (status.code(), screen)
+}
+
+#[test]
+fn a_local_database_wants_a_y_and_another_its_name() {
+    let place = Place::new();
+    place.insert(9);
+    place.db.psql(&format!("UPDATE {TABLE} SET dead_at = now(), last_error = 'HTTP 410 from ' || sequence"));
+    let local = place.db.url.clone();
+    // The same server by an address that is not this machine's own name for itself.
+    let remote = local.replace("127.0.0.1", "0.0.0.0");
+    assert_ne!(local, remote);
+    let dead = || place.count("dead_at IS NOT NULL");
+    for (url, question, answer) in [
+        (&local, "discard them? [y/N] ", "\n"),
+        (&local, "discard them? [y/N] ", "no\n"),
+        (&local, "discard them? [y/N] ", "\u{4}"),
+        (&remote, "to discard: ", "y\n"),
+        (&remote, "to discard: ", "\n"),
+    ] {
+        let (code, screen) = asked(&place, "dead discard --all", url, question, answer);
+        assert_eq!((code, dead()), (Some(1), 9), "{answer:?}: {screen}");
+        assert!(screen.contains("nothing was changed"), "{screen}");
+    }
+    let (code, screen) =
+        asked(&place, "dead replay --all --first 4 --watch 0", &local, "replay them? [y/N] ", "y\n");
+    assert_eq!((code, dead()), (Some(0), 5), "{screen}");
+    assert!(screen.contains("UPDATE public.org_outbox SET attempts = 0"), "{screen}");
+    let name = place.db.name.clone();
+    let question = format!("Type \"{name}\" to discard: ");
+    let (code, screen) = asked(&place, "dead discard --all", &remote, &question, &format!("{name}\n"));
+    assert_eq!((code, dead()), (Some(0), 0), "{screen}");
+}
+
+#[test]
+fn a_table_is_not_removed_by_accident() {
+    let place = Place::new();
+    let (local, name) = (place.db.url.clone(), place.db.name.clone());
+    let remote = local.replace("127.0.0.1", "0.0.0.0");
+    let (code, screen) = asked(&place, "migrate down", &local, "remove them? [y/N] ", "n\n");
+    assert_eq!((code, place.count("true")), (Some(1), 0), "{screen}");
+    let (code, screen) =
+        asked(&place, "migrate down", &remote, &format!("Type \"{name}\" to remove: "), "y\n");
+    assert_eq!((code, place.count("true")), (Some(1), 0), "{screen}");
+    place.ok(&["enqueue", "--table", TABLE, "--topic", TOPIC, "--payload", "1"]);
+    let (code, screen) = asked(&place, "migrate down", &local, "remove them? [y/N] ", "y\n");
+    assert!(code == Some(1) && screen.contains("OUTBOX_NOT_EMPTY"), "{screen}");
+    let down = "migrate down --discard-unpublished";
+    let (code, screen) = asked(&place, down, &remote, "to remove: ", &format!("{name}\n"));
+    assert!(code == Some(0) && screen.contains("removed public.org_outbox"), "{screen}");
+}
