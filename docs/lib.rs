@@ -11,5 +11,4 @@ macro_rules! pages {
 
 pages! {
     rust: "book/rust.md",
-    failures: "book/failures.md",
 }

@@ -32,6 +32,7 @@ pub(crate) fn play(page: &Path, steps: &[Step]) -> Vec<String> {
     let server = PgServer::shared();
     let db = server.database();
     let folder = tempfile::tempdir().unwrap();
+    sqlite(&folder.path().join(".sqlite.db"));
     let steps: Vec<&Step> = steps.iter().filter(|step| can_be_played(step)).collect();
     let script = folder.path().join(".script");
     fs::write(&script, script_of(&steps)).unwrap();
@@ -92,6 +93,19 @@ fn told(page: &Path, exchange: &Exchange, what: &str, printed: &[String]) -> Str
         printed.join("\n"),
         prints.join("\n")
     )
+}
+
+/// A SQLite file with the table that pages use.
+fn sqlite(file: &Path) {
+    use postbox_stores::sqlite::{connect_options, migrate};
+    use sqlx::{Connection as _, SqliteConnection};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let options = connect_options(&format!("sqlite:{}", file.display())).unwrap().create_if_missing(true);
+        let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+        migrate::up(&mut connection, &"shop_outbox".parse().unwrap(), |_| {}).await.unwrap();
+        connection.close().await.unwrap();
+    });
 }
 
 /// Whether this machine has what the step needs; says so where it has not.
