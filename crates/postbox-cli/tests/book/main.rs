@@ -23,6 +23,7 @@ macro_rules! tests {
 }
 
 tests! {
+    readme: "../../README.md",
     five_minutes: "five-minutes.md",
     any_language: "any-language.md",
     failures: "failures.md",

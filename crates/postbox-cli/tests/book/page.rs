@@ -7,10 +7,10 @@
 //!   only if the next one is `echo $?`.
 //! - `sql`: by psql. `python`: by python3.
 //! - `rust` is compiled and run by the crate in `docs/`; `text`, `toml`, `json` are to be read.
-//! - Anything else, and whatever is not to be run, is marked `not-run` behind the language.
 //!
 //! Comments direct, where a reader needs nothing: `<!-- run: COMMAND -->` runs a command, `<!-- file: NAME -->` writes the
-//! next block to a file, `<!-- needs: COMMAND -->` runs the next block only where the command succeeds.
+//! next block to a file, `<!-- needs: COMMAND -->` runs the next block only where the command succeeds, and
+//! `<!-- not run: REASON -->` does not run it.
 
 use std::path::Path;
 
@@ -52,7 +52,7 @@ type Wrong = (usize, String);
 
 fn parse(text: &str) -> Result<Vec<Step>, Wrong> {
     let mut steps = Vec::new();
-    let (mut file, mut needs) = (None, None);
+    let (mut file, mut needs, mut not_run) = (None, None, false);
     let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
     while let Some((line, text)) = lines.next() {
         if let Some(command) = directive(text, "run") {
@@ -61,8 +61,13 @@ fn parse(text: &str) -> Result<Vec<Step>, Wrong> {
             file = Some(name);
         } else if let Some(command) = directive(text, "needs") {
             needs = Some(command);
+        } else if directive(text, "not run").is_some() {
+            not_run = true;
         } else if let Some(info) = text.strip_prefix("```") {
             let inner: Vec<&str> = lines.by_ref().map(|(_, line)| line).take_while(|l| *l != "```").collect();
+            if std::mem::take(&mut not_run) {
+                continue;
+            }
             let act = act(line, info, &inner, file.take())?;
             steps.extend(act.map(|act| Step { line, needs: needs.take(), act }));
         } else if text.trim_start().starts_with("```") {
@@ -84,9 +89,6 @@ fn act(line: usize, info: &str, inner: &[&str], file: Option<String>) -> Result<
     if let Some(name) = file {
         return Ok(Some(Act::File { name, text: text() }));
     }
-    if flags.contains(&"not-run") {
-        return Ok(None);
-    }
     Ok(match language {
         "sh" => Some(Act::Shell(text())),
         "sql" => Some(Act::Sql(text())),
@@ -96,7 +98,7 @@ fn act(line: usize, info: &str, inner: &[&str], file: Option<String>) -> Result<
             any_numbers: flags.contains(&"any-numbers"),
         }),
         "rust" | "text" | "toml" | "json" => None,
-        other => return Err((line, format!("{other:?} cannot be run: mark it not-run"))),
+        other => return Err((line, format!("{other:?} cannot be run: say that it is not run, and why"))),
     })
 }
 
@@ -128,11 +130,12 @@ mod tests {
     #[test]
     fn pages_are_taken_apart() {
         let page = "# A page\n<!-- run: true -->\n```console,any-numbers\n$ cat <<E\n> 1\n> E\n1\n$ false\n```\n\
-                    <!-- file: a.toml -->\n```toml\nb = 1\n```\n```go,not-run\nx\n```\n<!-- needs: python3 -V -->\n\
+                    <!-- file: a.toml -->\n```toml\nb = 1\n```\n<!-- not run: no Go -->\n\
+                    ```go\nx\n```\n<!-- needs: python3 -V -->\n\
                     ```python\nprint()\n```\n";
         let steps = parse(page).unwrap();
         let lines: Vec<usize> = steps.iter().map(|step| step.line).collect();
-        assert_eq!(lines, [2, 3, 11, 18]);
+        assert_eq!(lines, [2, 3, 11, 19]);
         let Act::Console { exchanges, any_numbers: true } = &steps[1].act else { panic!("{steps:?}") };
         assert_eq!((exchanges[0].line, exchanges[0].command.as_str()), (7, "cat <<E\n1\nE"));
         assert_eq!((exchanges[0].prints.len(), exchanges[1].prints.len()), (1, 0));
