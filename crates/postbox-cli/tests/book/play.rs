@@ -29,39 +29,11 @@ struct Played {
 
 /// Plays a page; answers what differs from it. With `POSTBOX_BLESS` the page is made to show what was printed.
 pub(crate) fn play(page: &Path, steps: &[Step]) -> Vec<String> {
-    let server = PgServer::shared();
-    let db = server.database();
-    let folder = tempfile::tempdir().unwrap();
-    sqlite(&folder.path().join(".sqlite.db"));
     let steps: Vec<&Step> = steps.iter().filter(|step| can_be_played(step)).collect();
-    let script = folder.path().join(".script");
-    fs::write(&script, script_of(&steps)).unwrap();
-    let transcript = folder.path().join(".transcript");
-    let out = File::create(&transcript).unwrap();
-    let program = Path::new(env!("CARGO_BIN_EXE_postbox")).parent().unwrap().to_owned();
-    let mut path = vec![program];
-    path.extend(find_binaries().ok());
-    path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
-    let status = Command::new("timeout")
-        .args(["--kill-after", "5", SECONDS, "bash"])
-        .arg(&script)
-        .current_dir(folder.path())
-        .env("PATH", std::env::join_paths(path).unwrap())
-        .envs([
-            ("DATABASE_URL", db.url.as_str()),
-            ("USER", "ops"),
-            ("HOSTNAME", "shop-1"),
-            ("PSQLRC", "/dev/null"),
-        ])
-        .stdin(Stdio::null())
-        .stdout(out.try_clone().unwrap())
-        .stderr(out)
-        .status()
-        .unwrap();
-    let printed = String::from_utf8_lossy(&fs::read(&transcript).unwrap()).replace(&db.name, DATABASE);
-    if !status.success() {
+    let (ended_well, printed) = run(&script_of(&steps));
+    if !ended_well {
         let last = printed.rsplit(START).next().unwrap_or_default();
-        return vec![format!("{}: the shell ended with {status} at line {last}", page.display())];
+        return vec![format!("{}: the shell ended in the block at line {last}", page.display())];
     }
     let mut played = printed.split(START).skip(1).filter_map(played);
     let mut wrong = Vec::new();
@@ -83,6 +55,37 @@ pub(crate) fn play(page: &Path, steps: &[Step]) -> Vec<String> {
         correct(page, &corrections);
     }
     wrong
+}
+
+/// Runs a script in a folder and on a database of its own; answers whether it ended well, and all that was printed.
+fn run(script: &str) -> (bool, String) {
+    let db = PgServer::shared().database();
+    let folder = tempfile::tempdir().unwrap();
+    sqlite(&folder.path().join(".sqlite.db"));
+    let [file, transcript] = [".script", ".transcript"].map(|name| folder.path().join(name));
+    fs::write(&file, script).unwrap();
+    // A file, not a pipe: what the script leaves running would hold a pipe open.
+    let out = File::create(&transcript).unwrap();
+    let mut path = vec![Path::new(env!("CARGO_BIN_EXE_postbox")).parent().unwrap().to_owned()];
+    path.extend(find_binaries().ok());
+    path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
+    let status = Command::new("timeout")
+        .args(["--kill-after", "5", SECONDS, "bash"])
+        .arg(&file)
+        .current_dir(folder.path())
+        // Nobody's settings and nobody's language.
+        .env_clear()
+        .envs(["HOME", "TMPDIR"].into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+        .env("PATH", std::env::join_paths(path).unwrap())
+        .envs([("DATABASE_URL", db.url.as_str()), ("USER", "ops"), ("HOSTNAME", "shop-1")])
+        .envs([("PSQLRC", "/dev/null"), ("LC_ALL", "C.UTF-8")])
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().unwrap())
+        .stderr(out)
+        .status()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&fs::read(&transcript).unwrap()).replace(&db.name, DATABASE);
+    (status.success(), printed)
 }
 
 fn told(page: &Path, exchange: &Exchange, what: &str, printed: &[String]) -> String {
