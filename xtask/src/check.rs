@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::metadata;
 use crate::run::{cargo, step, works, works_within};
+use crate::{book, metadata};
 
 /// The cargo-deny that `deny.toml` was written for.
 const DENY_VERSION: &str = "0.18.9";
@@ -48,5 +48,6 @@ pub(crate) fn run() -> Result<(), String> {
     } else {
         eprintln!("skipped: advisories (no advisory database)");
     }
+    failed.extend(book::run().err());
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n       ")) }
 }

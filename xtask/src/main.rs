@@ -1,8 +1,10 @@
 //! The project's own commands, run as `cargo xtask …`; see `HELP`.
 
 mod bench;
+mod book;
 mod check;
 mod install;
+mod links;
 mod metadata;
 mod run;
 mod services;
@@ -17,7 +19,8 @@ The project's own commands.
                                      ARGS go to `cargo test`
     cargo xtask services             start the private servers, print their URLs, run until Ctrl-C
     cargo xtask bench NAME [ARGS]    build for release and run one benchmark on a private PostgreSQL that syncs
-    cargo xtask check                format, lints, docs, each feature alone, licenses and sources
+    cargo xtask check                format, lints, docs, the book, each feature alone, licenses and sources
+    cargo xtask book                 build the book into target/book and check its links
 ";
 
 fn main() -> ExitCode {
@@ -33,6 +36,7 @@ fn main() -> ExitCode {
         ["services"] => services::run(),
         ["bench", name, rest @ ..] if !name.starts_with('-') => bench::run(name, rest),
         ["check"] => check::run(),
+        ["book"] => book::run().map(|start| println!("{}", start.display())),
         other => Err(format!("not understood: {}\n\n{HELP}", other.join(" "))),
     };
     match result {

@@ -132,7 +132,7 @@ fn outside_code(text: &str) -> String {
 /// `POSTBOX_BLESS=1 cargo test -p postbox-cli reference` writes the pages anew.
 #[test]
 fn the_reference_of_commands_errors_and_metrics_is_up_to_date() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/reference");
     for (name, page) in [("commands.md", commands()), ("errors.md", errors()), ("metrics.md", metrics())] {
         let path = folder.join(name);
         if std::env::var_os("POSTBOX_BLESS").is_some() {
@@ -140,6 +140,6 @@ fn the_reference_of_commands_errors_and_metrics_is_up_to_date() {
         }
         let stored = std::fs::read_to_string(&path).unwrap_or_default().replace("\r\n", "\n");
         let advice = "run: POSTBOX_BLESS=1 cargo test -p postbox-cli reference";
-        assert!(stored == page, "docs/reference/{name} is not what the program says; {advice}");
+        assert!(stored == page, "docs/book/reference/{name} is not what the program says; {advice}");
     }
 }

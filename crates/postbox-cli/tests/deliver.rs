@@ -261,25 +261,3 @@ fn several_tables_in_one_relay() {
     let status = place.ok(&["status", "--table", TABLE, "--table", "public.crm_outbox"]);
     assert_eq!(status.lines().filter(|line| line.contains("leader testhost:")).count(), 2, "{status}");
 }
-
-/// The README's trial, word for word from where the program is on the path.
-#[test]
-fn the_readme_s_trial_works_as_written() {
-    let place = Place::empty();
-    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md")).unwrap();
-    let from = readme.find("postbox migrate print").unwrap();
-    let script = &readme[from..from + readme[from..].find("```").unwrap()];
-    let program = std::path::Path::new(env!("CARGO_BIN_EXE_postbox")).parent().unwrap();
-    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
-    let output = std::process::Command::new("bash")
-        .args(["-ec", script])
-        .current_dir(place.dir.path())
-        .env("DATABASE_URL", &place.db.url)
-        .env("PATH", path)
-        .output()
-        .unwrap();
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(stdout.matches(r#""payload":{"name":"Acme"}"#).count(), 1, "{stdout}");
-    assert!(!stdout.contains("never") && stdout.contains("org_outbox"), "{stdout}");
-}

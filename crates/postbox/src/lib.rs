@@ -138,8 +138,3 @@ pub mod sqlite {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
-
-/// And those of the guide.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/in-process.md")]
-struct InProcess;

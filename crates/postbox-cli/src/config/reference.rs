@@ -1,4 +1,4 @@
-//! The reference page `docs/reference/configuration.md`, made from the table.
+//! The reference page `docs/book/reference/configuration.md`, made from the table.
 
 use std::fmt::Write as _;
 

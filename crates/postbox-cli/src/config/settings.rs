@@ -154,7 +154,7 @@ settings! {
         max_attempts: u32 = kind::count::<u32, 1, 2_147_483_647>(), default "25", env "OUTBOX_RELAY_MAX_ATTEMPTS", flag "max-attempts";
         /// How long one dispatch may take.
         dispatch_timeout: Duration = kind::duration::<10, HOUR_MS>(), default "30s", env "OUTBOX_RELAY_DISPATCH_TIMEOUT", flag "dispatch-timeout";
-        /// How many dispatches run at a time, per table.
+        /// How many dispatches run at a time, per sink.
         concurrency: usize = kind::count::<usize, 1, 10_000>(), default "16", env "OUTBOX_RELAY_CONCURRENCY", flag "concurrency";
         /// How long a stopping relay waits for what is in flight; `0` releases it at once.
         drain_timeout: Duration = kind::duration::<0, HOUR_MS>(), default "5s", env "OUTBOX_RELAY_DRAIN_TIMEOUT", flag "drain-timeout";

@@ -91,7 +91,7 @@ fn show_for_programs() {
 /// `POSTBOX_BLESS=1 cargo test -p postbox-cli reference` writes the page anew.
 #[test]
 fn the_reference_page_is_up_to_date() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/configuration.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/reference/configuration.md");
     let page = reference_markdown();
     if std::env::var_os("POSTBOX_BLESS").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -99,7 +99,7 @@ fn the_reference_page_is_up_to_date() {
     }
     let stored = std::fs::read_to_string(&path).unwrap_or_default().replace("\r\n", "\n");
     let advice = "run: POSTBOX_BLESS=1 cargo test -p postbox-cli reference";
-    assert!(stored == page, "docs/reference/configuration.md is not what the settings say; {advice}");
+    assert!(stored == page, "docs/book/reference/configuration.md is not what the settings say; {advice}");
     for setting in SETTINGS {
         assert!(page.contains(&format!("| `{}` | `{}` |", setting.path, setting.env)));
     }

@@ -1,0 +1,15 @@
+//! The Rust of the book, compiled and run as documentation tests: `cargo test -p postbox-book`. What is to be run in a
+//! shell is run by the test `book` of `postbox-cli`.
+
+macro_rules! pages {
+    ($($name:ident: $file:literal,)*) => {$(
+        #[cfg(doctest)]
+        #[doc = include_str!($file)]
+        mod $name {}
+    )*};
+}
+
+pages! {
+    in_process: "book/in-process.md",
+    rust: "book/rust.md",
+}
