@@ -184,6 +184,8 @@ pub enum Verdict {
     Release {
         /// Not to be claimed again for so long.
         after: Option<Duration>,
+        /// Why, where its destination is down: people shall see it in the row, and that it is not scheduled but held up.
+        reason: Option<Summary>,
     },
     /// Will not be tried again until someone replays it.
     Dead {

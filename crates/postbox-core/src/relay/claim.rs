@@ -259,8 +259,8 @@ impl<S: Store> Engine<S> {
                 // Its lease ended while it is being dispatched here: that one may still arrive.
                 self.finish(Outcome::release(lease, Some(self.settings.poll_interval)));
             } else if give_back || (lane.circuit.is_open() && !probe) {
-                let after = lane.put_off(now);
-                self.finish(Outcome::release(lease, after));
+                let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
+                self.finish(Outcome::put_off(lease, after, reason));
             } else {
                 lane.push(Item { lease, delivery, alone: *mode != ClaimMode::Waiting, probe, hot: false });
             }

@@ -64,8 +64,8 @@ impl<S: Store> Engine<S> {
         let lane = &mut self.lanes[number];
         lane.learn(&delivery.meta.topic);
         if late || self.stopping || paused || lane.circuit.is_open() {
-            let after = lane.put_off(now);
-            self.finish(Outcome::release(lease, after));
+            let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
+            self.finish(Outcome::put_off(lease, after, reason));
         } else {
             lane.push(Item { lease, delivery, alone: false, probe: false, hot: true });
         }

@@ -11,6 +11,7 @@ use super::circuit::Circuit;
 use super::queue::Queue;
 use super::settings::Settings;
 use crate::dispatcher::{BoxDispatcher, Delivery, Dispatcher as _};
+use crate::redact::Summary;
 use crate::store::Lease;
 use crate::telemetry::Telemetry;
 use crate::topic::Topic;
@@ -156,6 +157,12 @@ impl Lane {
     /// Whether a probe is due and none is under way.
     pub(super) fn wants_probe(&self, now: Instant) -> bool {
         self.held == 0 && self.circuit.probe_at().is_some_and(|at| at <= now)
+    }
+
+    /// Why its events wait, if it is down.
+    pub(super) fn down(&self, settings: &Settings) -> Option<Summary> {
+        let error = self.last_error.as_deref().filter(|_| self.circuit.is_open())?;
+        Some(Summary::new(error, settings.last_error_max_bytes))
     }
 
     /// How long its events wait for the next probe.

@@ -350,8 +350,8 @@ impl<S: Store> Engine<S> {
             self.tracker.end(item.delivery.meta.event_id);
             let lane = &mut self.lanes[report.lane];
             if self.stopping || (lane.circuit.is_open() && !item.probe) {
-                let put_off = lane.put_off(now);
-                self.finish(Outcome::release(item.lease, put_off));
+                let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
+                self.finish(Outcome::put_off(item.lease, after, reason));
             } else if let Some(held) = self.held.get_mut(&key(&item.lease)) {
                 held.stage = Stage::Queued;
                 lane.queue.push_front(item);
@@ -383,9 +383,10 @@ impl<S: Store> Engine<S> {
                 error,
                 "sink is down, its events wait"
             );
-            let (put_off, waiting) = (lane.put_off(now), lane.drain_ordinary());
+            let (after, reason, waiting) =
+                (lane.put_off(now), lane.down(&self.settings), lane.drain_ordinary());
             for item in waiting {
-                self.finish(Outcome::release(item.lease, put_off));
+                self.finish(Outcome::put_off(item.lease, after, reason.clone()));
             }
         } else {
             lane.last_error = None;

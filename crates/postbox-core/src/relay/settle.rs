@@ -39,7 +39,7 @@ impl Outcome {
         };
         let (verdict, failure) = match end {
             End::Delivered => (Verdict::Delivered, None),
-            End::Unavailable { .. } => (Verdict::Release { after: put_off }, None),
+            End::Unavailable { error } => (Verdict::Release { after: put_off, reason: Some(error) }, None),
             End::Reject { error } => {
                 let failure = failure("reject", &error);
                 (Verdict::Dead { reason: error }, failure)
@@ -62,10 +62,13 @@ impl Outcome {
 
     /// Goes back as if it had not been claimed.
     pub(super) fn release(lease: Lease, after: Option<Duration>) -> Self {
-        Self {
-            settlement: Settlement { lease, verdict: Verdict::Release { after }, failure: None },
-            topic: None,
-        }
+        Self::put_off(lease, after, None)
+    }
+
+    /// The same, because its destination is down.
+    pub(super) fn put_off(lease: Lease, after: Option<Duration>, reason: Option<Summary>) -> Self {
+        let verdict = Verdict::Release { after, reason };
+        Self { settlement: Settlement { lease, verdict, failure: None }, topic: None }
     }
 
     /// Dead without a dispatch.

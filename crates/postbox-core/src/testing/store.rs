@@ -130,7 +130,7 @@ impl Store for MemoryStore {
             match verdict {
                 Verdict::Delivered => row.state = State::Published,
                 Verdict::Retry { after, .. } => row.available_at = now + after,
-                Verdict::Release { after } => {
+                Verdict::Release { after, .. } => {
                     row.attempts -= 1;
                     row.available_at = row.available_at.max(now + after.unwrap_or_default());
                 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
 use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgRow};
@@ -298,7 +299,7 @@ impl Inner {
             let (number, wait, error) = match &settlement.verdict {
                 Verdict::Delivered => (0, None, None),
                 Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),
-                Verdict::Release { after } => (2, *after, None),
+                Verdict::Release { after, reason } => (2, *after, reason.as_ref().map(Summary::as_str)),
                 Verdict::Dead { reason } => (3, None, Some(reason.as_str())),
             };
             verdicts.push(number);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
 use postbox_core::{StoreError, TableName};
 use serde_json::{Value, json};
@@ -201,7 +202,7 @@ fn verdict(settlement: &Settlement) -> Value {
     let (number, wait, error) = match &settlement.verdict {
         Verdict::Delivered => (0, None, None),
         Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),
-        Verdict::Release { after } => (2, *after, None),
+        Verdict::Release { after, reason } => (2, *after, reason.as_ref().map(Summary::as_str)),
         Verdict::Dead { reason } => (3, None, Some(reason.as_str())),
     };
     let failure =

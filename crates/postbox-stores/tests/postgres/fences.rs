@@ -34,7 +34,7 @@ async fn a_repeated_release_does_not_hit_the_next_claim_of_a_bare_table() {
     let id = enqueue(&table, events(1)).await[0];
     let (a, b) = (table.store(false), table.store(false));
     let first = claim(&a, 1).await;
-    let release = || settle_all(&first, &Verdict::Release { after: None });
+    let release = || settle_all(&first, &Verdict::Release { after: None, reason: None });
     assert!(a.settle(release(), 0).await.unwrap().lost.is_empty());
     assert_eq!(claim(&b, 1).await.rows.len(), 1);
     let again = a.settle(release(), 0).await.unwrap();

@@ -266,6 +266,7 @@ macro_rules! store_suite {
                 hot: a_hot_event_that_fails_is_tried_again,
                 hot: a_pause_and_a_stop_hold_for_hot_events,
                 trouble: an_outage_costs_no_attempt_and_no_other_sink,
+                trouble: an_outage_is_seen_in_the_table,
                 trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,
                 trouble: a_blocked_thread_times_out,
                 trouble: one_relay_works_the_other_takes_over,

@@ -211,7 +211,7 @@ pub async fn run_once_reports_what_it_did<S: Subject>(subject: &S) {
     let back = rows.iter().filter(|row| row.delivery.meta.event_id != stuck).map(|row| {
         postbox_core::store::Settlement {
             lease: row.lease.clone(),
-            verdict: postbox_core::store::Verdict::Release { after: None },
+            verdict: postbox_core::store::Verdict::Release { after: None, reason: None },
             failure: None,
         }
     });

@@ -26,8 +26,8 @@ pub async fn every_verdict_is_written<S: Subject>(subject: &S) {
     let verdicts = [
         Verdict::Delivered,
         Verdict::Retry { after: Duration::from_hours(1), reason: because("again") },
-        Verdict::Release { after: None },
-        Verdict::Release { after: Some(Duration::from_hours(1)) },
+        Verdict::Release { after: None, reason: None },
+        Verdict::Release { after: Some(Duration::from_hours(1)), reason: None },
         Verdict::Dead { reason: because("never") },
     ];
     let settlements = rows.iter().zip(verdicts).map(|(row, verdict)| settlement(row, verdict)).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use postbox_core::{Relay, Settings, Topic};
+use postbox_core::{Backoff, Inspect as _, Relay, Settings, Topic};
 
 use super::relay::{arrived, start};
 use super::script::{Act, Scripted};
@@ -49,6 +49,27 @@ pub async fn an_outage_costs_no_attempt_and_no_other_sink<S: Subject>(subject: &
     }
     relay.shutdown().await.unwrap();
     assert_eq!(down.arrived().len(), 200);
+}
+
+/// What its destination keeps waiting is not what somebody scheduled: it is late, and its row says why.
+pub async fn an_outage_is_seen_in_the_table<S: Subject>(subject: &S) {
+    let id = enqueue(subject, events(1)).await[0];
+    subject.make_older(id, Duration::from_mins(5)).await;
+    let sink = Scripted::new(|_| Act::Unavailable);
+    // The next probe is far away: the event is put off until then.
+    let relay =
+        start(subject, &sink, Settings { circuit: Backoff::fixed(Duration::from_hours(1)), ..quick() });
+    eventually("the event to be put off", PATIENCE, async || {
+        let row = state(subject, id).await;
+        !row.due && !row.locked && row.attempts == 0
+    })
+    .await;
+    let error = state(subject, id).await.last_error.unwrap_or_default();
+    assert!(error.starts_with("OUTBOX_UNAVAILABLE: down"), "{error}");
+    let counts = subject.admin().counts().await.unwrap();
+    assert_eq!((counts.pending, counts.scheduled), (1, 0), "{counts:?}");
+    assert!(counts.oldest_pending_age >= Duration::from_mins(4), "{counts:?}");
+    relay.shutdown().await.unwrap();
 }
 
 /// Nothing came back from a batch: the destination is down, the events are innocent.

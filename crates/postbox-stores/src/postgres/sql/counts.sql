@@ -1,6 +1,7 @@
 -- What the table holds: bounded work whatever its size. $1 the bound
 WITH waiting AS MATERIALIZED (
-    SELECT greatest(least(created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS created_at, greatest(least(available_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS available_at, attempts, locked_at, attempts = 0 AND available_at > now() AS scheduled
+    SELECT greatest(least(created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS created_at, greatest(least(available_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS available_at, attempts, locked_at, last_error IS NULL AND attempts = 0 AS untried,
+           last_error IS NULL AND attempts = 0 AND available_at > now() AS scheduled
     FROM {{table}}
     WHERE published_at IS NULL AND {{alive}}
     ORDER BY available_at, sequence
@@ -10,8 +11,9 @@ SELECT count(*) FILTER (WHERE NOT scheduled),
        count(*) FILTER (WHERE locked_at IS NOT NULL),
        count(*) FILTER (WHERE scheduled),
        (SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {{dead}} LIMIT $1) AS dead),
-       -- What backs off has its wait in available_at; it has been due since it was written.
-       coalesce(extract(epoch FROM max(now() - CASE WHEN attempts = 0 THEN greatest(created_at, available_at) ELSE created_at END)
+       -- What backs off, or is put off since its destination is down, has its wait in available_at; it has been due since it was
+       -- written.
+       coalesce(extract(epoch FROM max(now() - CASE WHEN untried THEN greatest(created_at, available_at) ELSE created_at END)
            FILTER (WHERE NOT scheduled)), 0)::float8,
        count(*) >= $1,
        greatest((SELECT reltuples FROM pg_class WHERE oid = to_regclass($2)), 0)::bigint,

@@ -8,7 +8,7 @@ SET published_at = CASE WHEN s.verdict = 0 THEN now() END,
     available_at = CASE WHEN s.wait IS NULL THEN t.available_at ELSE now() + s.wait * interval '1 microsecond' END,
     locked_at = NULL,
     locked_by = NULL,
-    last_error = CASE s.verdict WHEN 0 THEN NULL WHEN 2 THEN t.last_error ELSE s.error END,
+    last_error = CASE s.verdict WHEN 0 THEN NULL WHEN 2 THEN coalesce(s.error, t.last_error) ELSE s.error END,
     attempts_log = CASE WHEN s.failure IS NULL THEN t.attempts_log ELSE (
         SELECT jsonb_agg(entry ORDER BY place)
         FROM (

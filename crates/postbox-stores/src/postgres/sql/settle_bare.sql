@@ -7,7 +7,7 @@ SET published_at = CASE WHEN s.verdict = 0 THEN now() END,
     available_at = CASE WHEN s.verdict = 3 THEN now() WHEN s.wait IS NULL THEN t.available_at
                         ELSE now() + s.wait * interval '1 microsecond' END,
     locked_at = NULL,
-    last_error = CASE s.verdict WHEN 0 THEN NULL WHEN 2 THEN t.last_error ELSE s.error END
+    last_error = CASE s.verdict WHEN 0 THEN NULL WHEN 2 THEN coalesce(s.error, t.last_error) ELSE s.error END
 FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::bigint[], $6::text[])
      AS s (id, since, attempts, verdict, wait, error)
 WHERE t.id = s.id AND t.attempts = s.attempts AND t.locked_at = s.since AND t.published_at IS NULL

@@ -1,6 +1,7 @@
 -- What the table holds: bounded work whatever its size. ?1 now  ?2 the bound  ?3 the bound of the estimate
 WITH waiting AS MATERIALIZED (
-    SELECT created_at, available_at, attempts, locked_at, attempts = 0 AND available_at > ?1 AS scheduled
+    SELECT created_at, available_at, attempts, locked_at, last_error IS NULL AND attempts = 0 AS untried,
+           last_error IS NULL AND attempts = 0 AND available_at > ?1 AS scheduled
     FROM {{table}}
     WHERE published_at IS NULL AND dead_at IS NULL
     ORDER BY available_at, sequence
@@ -10,8 +11,9 @@ SELECT count(*) FILTER (WHERE NOT scheduled),
        count(*) FILTER (WHERE locked_at IS NOT NULL),
        count(*) FILTER (WHERE scheduled),
        (SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE dead_at IS NOT NULL AND published_at IS NULL LIMIT ?2)),
-       -- What backs off has its wait in available_at; it has been due since it was written.
-       coalesce(max(?1 - CASE WHEN attempts = 0 THEN max(created_at, available_at) ELSE created_at END)
+       -- What backs off, or is put off since its destination is down, has its wait in available_at; it has been due since it was
+       -- written.
+       coalesce(max(?1 - CASE WHEN untried THEN max(created_at, available_at) ELSE created_at END)
            FILTER (WHERE NOT scheduled), 0),
        count(*) >= ?2,
        CASE WHEN count(*) < ?2 THEN 0 ELSE (

@@ -8,7 +8,7 @@ SET published_at = CASE WHEN s.verdict = 0 THEN ?1 END,
     available_at = CASE WHEN s.wait IS NULL THEN t.available_at ELSE ?1 + s.wait END,
     locked_at = NULL,
     locked_by = NULL,
-    last_error = CASE s.verdict WHEN 0 THEN NULL WHEN 2 THEN t.last_error ELSE s.error END,
+    last_error = CASE s.verdict WHEN 0 THEN NULL WHEN 2 THEN coalesce(s.error, t.last_error) ELSE s.error END,
     attempts_log = CASE WHEN s.failure IS NULL THEN t.attempts_log ELSE (
         SELECT json_insert(CASE WHEN json_array_length(log) >= 10 THEN json_remove(log, '$[0]') ELSE log END,
                            '$[#]', json(s.failure))
