@@ -41,6 +41,12 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Makes leases last `lock_ttl` from now; answers those that were lost.
     fn extend(&self, leases: Vec<Lease>) -> impl Future<Output = Result<Vec<Lease>, StoreError>> + Send;
 
+    /// These rows are given up without a settle: their lease could not be renewed. A store that remembers what is in flight
+    /// forgets them.
+    fn forget(&self, leases: &[Lease]) {
+        let _ = leases;
+    }
+
     /// Waits until rows may have become available, at most so long. Cancel safe.
     fn wait(&self, at_most: Duration) -> impl Future<Output = ()> + Send;
 

@@ -116,6 +116,7 @@ impl<S: Store> Engine<S> {
             if let Some(lane) = held.lane.and_then(|lane| self.lanes.get_mut(lane)) {
                 lane.queue.retain(|item| key(&item.lease) != *forgotten);
             }
+            self.store.forget(std::slice::from_ref(&held.lease));
             self.report.lost += 1;
             self.telemetry.lease_lost(1);
         }

@@ -47,6 +47,10 @@ impl Store for AnyStore {
         each!(self, store => store.extend(leases).await)
     }
 
+    fn forget(&self, leases: &[Lease]) {
+        each!(self, store => store.forget(leases));
+    }
+
     async fn wait(&self, at_most: Duration) {
         each!(self, store => store.wait(at_most).await);
     }

@@ -22,7 +22,7 @@ use crate::cursor::{Cursor, Key, START, just_before};
 #[derive(Debug)]
 pub(super) struct ClaimState {
     pub(super) lead: Option<Lead>,
-    cursor: Cursor,
+    pub(super) cursor: Cursor,
     /// Tokens of claims whose answer was lost: their rows go back uncharged (hazard 5).
     lost_tokens: Vec<String>,
 }
@@ -49,6 +49,7 @@ impl Inner {
                 state.lead = self.take_lead(&mut link.connection, opened, request.poll_interval).await?;
             }
             let Some(lead) = &mut state.lead else {
+                self.dispossessed();
                 // Also says so if there is no row to stand by for.
                 self.look_at_gate(&mut link.connection, opened).await?;
                 link.keep();
@@ -58,7 +59,7 @@ impl Inner {
         }
         let mut claim = match request.limit {
             0 => self.look_at_gate(&mut link.connection, opened).await?,
-            _ => match self.claim_rows(&mut state, &mut link.connection, opened, &request).await {
+            _ => match self.take_rows(&mut state, &mut link.connection, opened, &request).await {
                 Err(error) if is_about_data(&error) => {
                     self.bury_unreadable(&mut link.connection, opened, &request, &error).await?
                 }
@@ -97,6 +98,22 @@ impl Inner {
         let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
         let standing = standing(row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
         Ok(Claim { standing, ..Claim::default() })
+    }
+
+    /// Reads rows where the relay owns the table, leases them where not. What may have killed somebody is leased always.
+    async fn take_rows(
+        &self,
+        state: &mut ClaimState,
+        connection: &mut PgConnection,
+        opened: &Opened,
+        request: &ClaimRequest,
+    ) -> Result<Claim, StoreError> {
+        match &opened.statements.own {
+            Some(own) if opened.owns && request.mode != ClaimMode::Suspect => {
+                self.read_own(state, connection, opened, own, request).await
+            }
+            _ => self.claim_rows(state, connection, opened, request).await,
+        }
     }
 
     async fn claim_rows(
@@ -270,7 +287,7 @@ impl Inner {
         Ok(())
     }
 
-    fn no_relay_row(&self, opened: &Opened) -> StoreError {
+    pub(super) fn no_relay_row(&self, opened: &Opened) -> StoreError {
         let message = format!("{} has no row in postbox_relay: run `postbox migrate up` again", opened.key);
         tracing::error!(table = &*self.label, message);
         StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message)
@@ -282,7 +299,7 @@ fn is_about_data(error: &StoreError) -> bool {
     sqlstate(error).is_some_and(|state| ["22", "54", "XX"].iter().any(|class| state.starts_with(class)))
 }
 
-fn standing(paused: bool, mine: bool) -> Standing {
+pub(super) fn standing(paused: bool, mine: bool) -> Standing {
     match (mine, paused) {
         (false, _) => Standing::Standby,
         (true, true) => Standing::Paused,
@@ -291,18 +308,18 @@ fn standing(paused: bool, mine: bool) -> Standing {
 }
 
 /// What the claim says besides its rows.
-struct Summary {
-    paused: bool,
-    mine: bool,
-    picked: i64,
-    all_fit: bool,
-    last: Option<Key>,
-    suspect: Option<Key>,
+pub(super) struct Summary {
+    pub(super) paused: bool,
+    pub(super) mine: bool,
+    pub(super) picked: i64,
+    pub(super) all_fit: bool,
+    pub(super) last: Option<Key>,
+    pub(super) suspect: Option<Key>,
 }
 
 impl Summary {
     /// None if the table has no row in `postbox_relay`.
-    fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
+    pub(super) fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
         let key = |at, sequence| -> Result<Option<Key>, sqlx::Error> {
             Ok(row.try_get::<Option<_>, _>(at)?.zip(row.try_get::<Option<_>, _>(sequence)?))
         };

@@ -9,13 +9,16 @@ use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::error::within;
 use super::link::OPERATION_LIMIT;
+use super::owner::strategy;
 use super::store::{Inner, Opened};
 
 /// The place of the active relay, as this relay holds it.
 #[derive(Debug)]
 pub(super) struct Lead {
-    renewed: Instant,
-    ttl: Duration,
+    pub(super) renewed: Instant,
+    pub(super) ttl: Duration,
+    /// Which reign this is; 0 where there is no row to count them.
+    pub(super) epoch: i64,
 }
 
 /// The active relay must have missed several ticks before it loses its place.
@@ -37,20 +40,23 @@ impl Inner {
         // The server ends the session of a relay that has gone silent, and with it the lock (hazard 9).
         let idle = sqlx::query("SELECT set_config('idle_session_timeout', $1, false)");
         within(OPERATION_LIMIT, idle.bind(ttl.as_millis().to_string()).execute(&mut *connection)).await?;
-        if opened.layout == Layout::Full {
-            let row = sqlx::query_scalar::<_, i64>(AssertSqlSafe(opened.statements.lead.as_str()))
-                .bind(&opened.key)
-                .bind(&self.holder)
-                .bind(true)
-                .bind(ttl.as_secs_f64())
-                .fetch_optional(&mut *connection);
-            let Some(epoch) = within(OPERATION_LIMIT, row).await? else {
-                self.unlock(connection, opened).await?;
-                return Ok(None);
-            };
-            tracing::info!(table = &*self.label, relay = self.holder, epoch, "active relay");
+        let renewed = Instant::now();
+        if opened.layout == Layout::Bare {
+            return Ok(Some(Lead { renewed, ttl, epoch: 0 }));
         }
-        Ok(Some(Lead { renewed: Instant::now(), ttl }))
+        let row = sqlx::query_as::<_, (i64, i64)>(AssertSqlSafe(opened.statements.lead.as_str()))
+            .bind(&opened.key)
+            .bind(&self.holder)
+            .bind(true)
+            .bind(ttl.as_secs_f64())
+            .bind(strategy(opened.owns))
+            .fetch_optional(&mut *connection);
+        let Some((epoch, left_behind)) = within(OPERATION_LIMIT, row).await? else {
+            self.unlock(connection, opened).await?;
+            return Ok(None);
+        };
+        tracing::info!(table = &*self.label, relay = self.holder, epoch, left_behind, "active relay");
+        Ok(Some(Lead { renewed, ttl, epoch }))
     }
 
     /// Renews the row when a third of its time is over. Only the relay's turning loop calls this, so that a stuck

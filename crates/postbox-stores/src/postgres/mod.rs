@@ -13,6 +13,7 @@ mod error;
 mod leader;
 mod link;
 pub mod migrate;
+mod owner;
 mod row;
 mod schema;
 mod statements;
@@ -22,7 +23,7 @@ mod tx;
 
 pub use admin::PgAdmin;
 pub use error::classify;
-pub use store::{PgStore, PgStoreBuilder};
+pub use store::{PgStore, PgStoreBuilder, Strategy};
 pub use transaction::PgOutboxTransaction;
 pub use tx::SqlxPostgres;
 

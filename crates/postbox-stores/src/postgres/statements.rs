@@ -25,6 +25,20 @@ pub(super) struct Statements {
     pub(super) free: String,
     pub(super) there: String,
     pub(super) taken: String,
+    /// Where the relay owns the table.
+    pub(super) own: Option<Own>,
+}
+
+/// The statements of an owner.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub(super) waiting: String,
+    pub(super) probe: String,
+    pub(super) settle: String,
+    pub(super) settle_delivered: String,
+    pub(super) journal: String,
+    pub(super) is_mine: String,
+    pub(super) bury: String,
 }
 
 const EXPIRED: &str = "locked_at < now() - make_interval(secs => $5)";
@@ -56,8 +70,32 @@ impl Statements {
                 .with("wanted", wanted)
                 .fill(claim_sql)
         };
+        let own = |unlocked: &str, topics: &str| {
+            let base = base.clone().with("unlocked", unlocked).with("topics", topics);
+            base.fill(include_str!("sql/own.sql"))
+        };
+        let own = full.then(|| Own {
+            waiting: own(&format!("(locked_at IS NULL OR {EXPIRED})"), "topic <> ALL ($6)"),
+            probe: own("locked_at IS NULL AND $5::float8 IS NOT NULL", "topic = ANY ($6)"),
+            settle: base.fill(include_str!("sql/own_settle.sql")),
+            settle_delivered: base.fill(include_str!("sql/own_settle_delivered.sql")),
+            journal: base.fill(
+                "UPDATE {{relay}} SET win = $4, win_from = $5, win_to = $6,
+                        expires_at = clock_timestamp() + make_interval(secs => $7)
+                 WHERE tbl = $1 AND holder = $2 AND epoch = $3",
+            ),
+            is_mine: base.fill(
+                "SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = $1 AND holder = $2 AND epoch = $3)",
+            ),
+            bury: base.fill(
+                "UPDATE {{table}} SET dead_at = now(), last_error = $2
+                 WHERE id = ANY ($1) AND published_at IS NULL AND dead_at IS NULL AND locked_at IS NULL AND attempts >= $3
+                 RETURNING topic, event_id, sequence",
+            ),
+        });
         let either = |bare: &str, whole: &str| base.fill(if full { whole } else { bare });
         Self {
+            own,
             claim_waiting: claim(&format!("(locked_at IS NULL OR {EXPIRED})"), "topic <> ALL ($6)", "NOT suspect"),
             claim_suspect: claim(EXPIRED, "topic <> ALL ($6)", "suspect"),
             // The lease's seconds have no use here, but every statement takes the same parameters.
@@ -74,7 +112,7 @@ impl Statements {
                 "UPDATE {{relay}} SET expires_at = clock_timestamp() + make_interval(secs => $3)
                  WHERE tbl = $1 AND holder = $2",
             ),
-            resign: base.fill("UPDATE {{relay}} SET holder = NULL, expires_at = NULL WHERE tbl = $1 AND holder = $2"),
+            resign: base.fill("UPDATE {{relay}} SET holder = NULL, expires_at = NULL, win = NULL WHERE tbl = $1 AND holder = $2"),
             gate: base.fill(
                 "SELECT paused_at IS NOT NULL, $2::text IS NULL OR coalesce(holder = $2 AND expires_at > clock_timestamp(), false)
                  FROM {{relay}} WHERE tbl = $1",

@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::claim::ClaimState;
 use super::error::{classify, sqlstate, within};
 use super::link::{Link, OPERATION_LIMIT};
+use super::owner::{Window, is_owned, needs_no_write};
 use super::schema::TableShape;
 use super::statements::Statements;
 
@@ -33,6 +34,8 @@ pub(super) struct Inner {
     pub(super) claims: Link,
     pub(super) settles: Link,
     pub(super) single_active: bool,
+    strategy: Strategy,
+    pub(super) window: std::sync::Mutex<Window>,
     /// This incarnation of the relay: never used again.
     pub(super) holder: String,
     pub(super) leader_ttl: Duration,
@@ -50,10 +53,24 @@ pub(super) struct Inner {
 pub(super) struct Opened {
     pub(super) statements: Statements,
     pub(super) layout: Layout,
+    /// Whether the relay owns the table and leases nothing but what is suspect.
+    pub(super) owns: bool,
     /// `schema.table`, the key in `postbox_relay`.
     pub(super) key: String,
     /// The advisory lock of the active relay.
     pub(super) lock: i64,
+}
+
+/// How a relay makes sure that rows are its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Strategy {
+    /// The best that the table and the relay allow: to own, where only one relay is active on a migrated table.
+    #[default]
+    Auto,
+    /// Each row is leased, which writes it once more.
+    Lease,
+    /// The active relay owns the table: it writes what it has in flight into its own row.
+    Owner,
 }
 
 /// Builds a [`PgStore`].
@@ -64,11 +81,18 @@ pub struct PgStoreBuilder {
     direct: Option<PgConnectOptions>,
     table: TableName,
     single_active: bool,
+    strategy: Strategy,
     name: String,
     leader_ttl: Duration,
 }
 
 impl PgStoreBuilder {
+    /// How rows are claimed.
+    pub fn strategy(mut self, strategy: Strategy) -> Self {
+        self.strategy = strategy;
+        self
+    }
+
     /// Whether only one relay works on the table at a time (the default).
     pub fn single_active(mut self, single: bool) -> Self {
         self.single_active = single;
@@ -105,6 +129,8 @@ impl PgStoreBuilder {
             claims: Link::new(options.clone()),
             settles: Link::new(options),
             single_active: self.single_active,
+            strategy: self.strategy,
+            window: std::sync::Mutex::default(),
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
             opened: OnceCell::new(),
@@ -125,6 +151,7 @@ impl PgStore {
             direct: None,
             table,
             single_active: true,
+            strategy: Strategy::Auto,
             name,
             leader_ttl: Duration::from_secs(15),
         }
@@ -175,11 +202,51 @@ impl Inner {
         settles.keep();
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
-        Ok(Opened { statements: Statements::new(&shape), layout, key, lock })
+        let can_own = layout == Layout::Full && self.single_active;
+        if self.strategy == Strategy::Owner && !can_own {
+            let why = if layout == Layout::Bare {
+                "it has only the standard columns"
+            } else {
+                "several relays share it"
+            };
+            let message = format!("{key} cannot be owned: {why}");
+            return Err(StoreError::new(Code::ConfigUnsupported, StoreErrorKind::Refused, message));
+        }
+        let owns = can_own && self.strategy != Strategy::Lease;
+        Ok(Opened { statements: Statements::new(&shape), layout, owns, key, lock })
     }
 
-    async fn settle(&self, settlements: &mut [Settlement]) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
+        let mut settled = Settled::default();
+        let (unwritten, rest): (Vec<_>, Vec<_>) = settlements.into_iter().partition(needs_no_write);
+        self.let_go(unwritten.iter().map(|s| &s.lease));
+        // Rows of one token are settled by one statement.
+        let (owned, leased): (Vec<_>, Vec<_>) = rest.into_iter().partition(|s| is_owned(&s.lease));
+        let mut groups: HashMap<Arc<str>, Vec<Settlement>> = HashMap::new();
+        for settlement in owned {
+            groups.entry(Arc::clone(&settlement.lease.token)).or_default().push(settlement);
+        }
+        let groups = std::iter::once(leased).chain(groups.into_values()).filter(|group| !group.is_empty());
+        for (before, mut group) in groups.enumerate() {
+            let part = self.settle_group(opened, &mut group).await.inspect_err(|_| {
+                // What was settled before it comes again, and is as it was left then.
+                if before > 0 {
+                    self.unsure.store(true, Ordering::Relaxed);
+                }
+            })?;
+            self.let_go(group.iter().map(|s| &s.lease).filter(|lease| !part.busy.contains(&lease.row)));
+            settled.lost.extend(part.lost);
+            settled.busy.extend(part.busy);
+        }
+        Ok(settled)
+    }
+
+    async fn settle_group(
+        &self,
+        opened: &Opened,
+        settlements: &mut [Settlement],
+    ) -> Result<Settled, StoreError> {
         // The order of locking, the same for everybody (hazard 18).
         settlements.sort_unstable_by_key(|settlement| settlement.lease.row);
         let mut link = self.settles.take().await?;
@@ -215,6 +282,12 @@ impl Inner {
         settlements: &[Settlement],
         connection: &mut PgConnection,
     ) -> Result<Vec<PgRow>, StoreError> {
+        if let (Some(own), Some(true)) =
+            (&opened.statements.own, settlements.first().map(|s| is_owned(&s.lease)))
+        {
+            let query = self.settle_own(opened, own, settlements);
+            return within(OPERATION_LIMIT, query.fetch_all(connection)).await;
+        }
         let all_delivered = settlements.iter().all(|s| s.verdict == Verdict::Delivered);
         let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
         let attempts: Vec<i32> = settlements.iter().map(|s| s.lease.attempts).collect();
@@ -243,6 +316,12 @@ impl Inner {
         let unchanged = without(settlements.iter().map(|s| s.lease.row).collect(), changed)?;
         if !self.unsure.load(Ordering::Relaxed) {
             return Ok(unchanged);
+        }
+        if let (Some(own), Some(first)) =
+            (&opened.statements.own, settlements.first().filter(|s| is_owned(&s.lease)))
+        {
+            let mine = self.is_mine(connection, opened, own, &first.lease).await?;
+            return Ok(if mine { Vec::new() } else { unchanged });
         }
         let asked = settlements.iter().filter(|s| unchanged.contains(&s.lease.row)).map(|s| &s.lease);
         let taken = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(opened.statements.taken.as_str()))
@@ -322,6 +401,22 @@ impl Inner {
         }
     }
 
+    /// Rows of an owner have no lease of their own: they last as long as the table is its own.
+    async fn extend_all(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+        let opened = self.opened().await?;
+        let (owned, mut leased): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(is_owned);
+        let mut lost = if leased.is_empty() { Vec::new() } else { self.extend(&mut leased).await? };
+        if let (Some(own), Some(first)) = (&opened.statements.own, owned.first()) {
+            let mut link = self.settles.take().await?;
+            let mine = self.is_mine(&mut link.connection, opened, own, first).await?;
+            link.keep();
+            let gone = |lease: &Lease| !mine || lease.token != first.token;
+            lost.extend(owned.iter().filter(|lease| gone(lease)).cloned());
+        }
+        self.let_go(&lost);
+        Ok(lost)
+    }
+
     async fn extend(&self, leases: &mut [Lease]) -> Result<Vec<Lease>, StoreError> {
         let opened = self.opened().await?;
         leases.sort_unstable_by_key(|lease| lease.row);
@@ -384,12 +479,16 @@ impl Store for PgStore {
         self.0.claim(request).await
     }
 
-    async fn settle(&self, mut settlements: Vec<Settlement>, _admit: usize) -> Result<Settled, StoreError> {
-        self.0.settle(&mut settlements).await
+    async fn settle(&self, settlements: Vec<Settlement>, _admit: usize) -> Result<Settled, StoreError> {
+        self.0.settle(settlements).await
     }
 
-    async fn extend(&self, mut leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
-        self.0.extend(&mut leases).await
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+        self.0.extend_all(leases).await
+    }
+
+    fn forget(&self, leases: &[Lease]) {
+        self.0.let_go(leases);
     }
 
     async fn wait(&self, at_most: Duration) {

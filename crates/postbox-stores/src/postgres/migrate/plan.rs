@@ -58,7 +58,7 @@ pub async fn plan(connection: &mut PgConnection, table: &TableName) -> Result<Pl
         steps.push(Step::new("~ storage: fillfactor, autovacuum", sql, StepLock::Short));
     }
     for (missing, what, sql) in [
-        (!found.relay, "+ table postbox_relay", include_str!("../migrations/relay.sql")),
+        (!found.relay, "+ table postbox_relay, or its columns", include_str!("../migrations/relay.sql")),
         (!found.audit, "+ table postbox_audit", include_str!("../migrations/audit.sql")),
         (
             !found.registered,
@@ -209,7 +209,8 @@ impl Catalogue {
                 coalesce((SELECT array_to_string(reloptions, ',') LIKE '%fillfactor=85%' FROM pg_class WHERE oid = to_regclass($1)), false),
                 to_regclass($2) IS NOT NULL, to_regclass($3) IS NOT NULL, to_regclass($4) IS NOT NULL,
                 EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-                        WHERE n.nspname = $5 AND p.proname = 'postbox_enqueue')",
+                        WHERE n.nspname = $5 AND p.proname = 'postbox_enqueue'),
+                EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($2) AND attname = 'win_to' AND NOT attisdropped)",
         )
         .bind(table.quoted('"'))
         .bind(table.quoted_sibling("postbox_relay", '"'))
@@ -218,9 +219,9 @@ impl Catalogue {
         .bind(schema)
         .fetch_one(&mut *connection)
         .await?;
-        let relay: bool = facts.try_get(2)?;
+        let relay: bool = facts.try_get(6)?;
         let mut registered = false;
-        if relay {
+        if facts.try_get(2)? {
             let sql = names(table).fill("SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = {{key}})");
             registered = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut *connection).await?;
         }

@@ -7,5 +7,13 @@ CREATE TABLE IF NOT EXISTS {{relay}} (
     expires_at    TIMESTAMPTZ,
     paused_at     TIMESTAMPTZ,
     paused_by     TEXT,
-    paused_reason TEXT
-)
+    paused_reason TEXT,
+    -- What the active relay has in flight, where its rows are not locked: their sequences, and between which times they are
+    -- available.
+    win           BIGINT[],
+    win_from      TIMESTAMPTZ,
+    win_to        TIMESTAMPTZ
+);
+-- Made by an earlier version.
+ALTER TABLE {{relay}} ADD COLUMN IF NOT EXISTS win BIGINT[], ADD COLUMN IF NOT EXISTS win_from TIMESTAMPTZ,
+    ADD COLUMN IF NOT EXISTS win_to TIMESTAMPTZ

@@ -1,9 +1,27 @@
 -- Makes a relay the active one, if no other is. Whoever holds the session lock may take over at once from a relay
--- that held it, since that one's session is gone; a relay without a session lock is waited for.
--- $1 table  $2 relay  $3 whether it holds the session lock  $4 seconds
+-- that held it, since that one's session is gone; a relay without a session lock is waited for. What the last one had in
+-- flight may have killed it: those rows are charged, and look like leases that ran out long ago, so that they are claimed
+-- one by one. A relay that comes back to its own place finds it as it was.
+-- $1 table  $2 relay  $3 whether it holds the session lock  $4 seconds  $5 strategy
+WITH place AS MATERIALIZED (
+    SELECT r.tbl, r.holder IS NOT DISTINCT FROM $2 AS own, r.win, r.win_from, r.win_to
+    FROM {{relay}} r
+    WHERE r.tbl = $1
+      AND (r.holder IS NULL OR r.holder = $2 OR r.expires_at < clock_timestamp() OR ($3 AND r.session))
+    FOR UPDATE
+), left_behind AS (
+    UPDATE {{table}} t
+    SET locked_at = to_timestamp(0), locked_by = 'left behind', attempts = t.attempts + 1
+    FROM place p
+    WHERE NOT p.own AND t.sequence = ANY (p.win) AND t.available_at BETWEEN p.win_from AND p.win_to
+      AND t.published_at IS NULL AND t.dead_at IS NULL AND t.locked_at IS NULL
+    RETURNING 1
+)
 UPDATE {{relay}} r
-SET holder = $2, session = $3, epoch = r.epoch + 1, strategy = 'lease',
+SET holder = $2, session = $3, strategy = $5,
+    epoch = CASE WHEN p.own THEN r.epoch ELSE r.epoch + 1 END,
+    win = CASE WHEN p.own THEN r.win END,
     expires_at = clock_timestamp() + make_interval(secs => $4)
-WHERE r.tbl = $1
-  AND (r.holder IS NULL OR r.holder = $2 OR r.expires_at < clock_timestamp() OR ($3 AND r.session))
-RETURNING r.epoch
+FROM place p
+WHERE r.tbl = p.tbl
+RETURNING r.epoch, (SELECT count(*) FROM left_behind)

@@ -1,0 +1,30 @@
+-- As settle.sql, for rows that the relay owns. The fence is the owner's row: it is locked until this commits, and who has
+-- taken over has changed it. Attempts are written now; what goes back keeps those it had.
+-- $1 ids, in order  $2 attempts  $3 verdicts (0 delivered, 1 retry, 2 release, 3 dead)  $4 microseconds to wait (null: as it
+-- is)  $5 last_error  $6 failures for attempts_log (null: none)  $7 table  $8 relay  $9 epoch
+WITH owner AS MATERIALIZED (
+    SELECT 1 FROM {{relay}} r WHERE r.tbl = $7 AND r.holder = $8 AND r.epoch = $9 FOR SHARE
+)
+UPDATE {{table}} t
+SET published_at = CASE WHEN s.verdict = 0 THEN now() END,
+    dead_at = CASE WHEN s.verdict = 3 THEN now() END,
+    attempts = CASE WHEN s.verdict = 2 THEN t.attempts ELSE s.attempts END,
+    available_at = CASE WHEN s.wait IS NULL THEN t.available_at ELSE now() + s.wait * interval '1 microsecond' END,
+    last_error = CASE s.verdict WHEN 0 THEN NULL WHEN 2 THEN coalesce(s.error, t.last_error) ELSE s.error END,
+    attempts_log = CASE WHEN s.failure IS NULL THEN t.attempts_log ELSE (
+        SELECT jsonb_agg(entry ORDER BY place)
+        FROM (
+            SELECT entry, place
+            FROM jsonb_array_elements(
+                CASE WHEN jsonb_typeof(t.attempts_log) = 'array' THEN t.attempts_log ELSE '[]' END
+                || jsonb_build_array(jsonb_build_object('at', now()) || s.failure::jsonb)
+            ) WITH ORDINALITY AS log (entry, place)
+            ORDER BY place DESC
+            LIMIT 10
+        ) AS latest
+    ) END
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::text[], $6::text[])
+     AS s (id, attempts, verdict, wait, error, failure)
+WHERE t.id = s.id AND t.attempts = s.attempts - 1 AND t.published_at IS NULL AND t.dead_at IS NULL AND t.locked_at IS NULL
+  AND EXISTS (SELECT 1 FROM owner)
+RETURNING t.id
