@@ -8,9 +8,9 @@ use postbox_core::{
     Cleaner, Code, Pattern, Relay, RelayHealth, Settings, StoreError, StoreErrorKind, TableName,
 };
 use postbox_sinks::AnySink;
-use postbox_stores::any::{AnyAdmin, AnyConnection, AnyDatabase, AnyStore, Dialect, StoreSettings};
+use postbox_stores::any::{AnyAdmin, AnyConnection, AnyDatabase, AnyStore, Dialect, StoreSettings, Strategy};
 
-use crate::config::{Config, Origin};
+use crate::config::{Claim, Config, Origin};
 use crate::report::{Failure, Problem};
 
 /// The active relay must have missed several ticks before it loses its place, and never be judged by seconds.
@@ -189,6 +189,11 @@ pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result
                 single_active: config.relay.single_active,
                 name: name.to_owned(),
                 leader_ttl: LEADER_LEAST.max(config.relay.poll_interval * LEADER_TICKS),
+                strategy: match config.relay.claim {
+                    Claim::Auto => Strategy::Auto,
+                    Claim::Lease => Strategy::Lease,
+                    Claim::Owner => Strategy::Owner,
+                },
             },
         );
         let how = if config.relay.single_active { "single active" } else { "shared" };

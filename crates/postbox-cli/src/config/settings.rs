@@ -161,7 +161,7 @@ settings! {
         /// The most bytes of payload in flight at a time, per table.
         max_in_flight_bytes: usize = kind::size::<{ 64 * KIB }, { 1_024 * GIB }>(), default "16MiB", env "OUTBOX_RELAY_MAX_IN_FLIGHT_BYTES", flag "max-in-flight-bytes";
         /// How events are claimed; `auto` is the best that the table and this version can do.
-        claim: Claim = kind::choice::<Claim>(), default "auto", env "OUTBOX_RELAY_CLAIM", flag "claim", built &["auto", "lease"];
+        claim: Claim = kind::choice::<Claim>(), default "auto", env "OUTBOX_RELAY_CLAIM", flag "claim";
         /// Relays the events of these tenants only.
         tenants: Vec<String> = kind::names(), default "", env "OUTBOX_RELAY_TENANTS", flag "tenants", built &[""];
         /// Shares claims and slots between tenants.
@@ -204,7 +204,7 @@ settings! {
 /// How events are claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// The best that there is; in this version, leases.
+    /// The best that there is.
     Auto,
     /// Each row is leased.
     Lease,

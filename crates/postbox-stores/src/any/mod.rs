@@ -16,6 +16,7 @@ use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
+pub use crate::postgres::Strategy;
 use crate::postgres::{self, PgAdmin, PgStore};
 use crate::print::Format;
 use crate::sqlite::{self, SqliteAdmin, SqliteStore};
@@ -55,6 +56,8 @@ pub struct StoreSettings {
     pub name: String,
     /// After how long without a sign of life the active relay loses its place.
     pub leader_ttl: Duration,
+    /// How rows are claimed.
+    pub strategy: Strategy,
 }
 
 impl AnyDatabase {
@@ -216,13 +219,14 @@ impl AnyDatabase {
 
     /// A table for a relay; connects when it is opened.
     pub fn store(&self, table: &TableName, settings: StoreSettings) -> AnyStore {
-        let StoreSettings { single_active, name, leader_ttl } = settings;
+        let StoreSettings { single_active, name, leader_ttl, strategy } = settings;
         match &self.0 {
             Kind::Postgres { options, direct } => {
                 let mut store = PgStore::builder(options.as_ref().clone(), table.clone())
                     .single_active(single_active)
                     .name(name)
-                    .leader_ttl(leader_ttl);
+                    .leader_ttl(leader_ttl)
+                    .strategy(strategy);
                 if let Some(direct) = direct {
                     store = store.direct(direct.as_ref().clone());
                 }

@@ -141,9 +141,8 @@ impl Inner {
             }
             Ok(summary)
         };
-        let left_out = |claim: &Claim| claim.more;
         let summary = within(OPERATION_LIMIT, read).await?.ok_or_else(|| self.no_relay_row(opened))?;
-        let left_out = left_out(&claim);
+        let left_out = claim.more;
         claim.standing = standing(summary.paused, summary.mine);
         if claim.standing == Standing::Standby {
             self.dispossessed();
@@ -202,7 +201,8 @@ impl Inner {
         let (sequences, from, to) = {
             let window = self.window();
             let times = || window.0.values().map(|(at, _)| *at);
-            (window.sequences(), times().min(), times().max())
+            // What is available since ever lies before all times that can be written here.
+            (window.sequences(), times().min().filter(|from| *from > START.0), times().max())
         };
         let journal = sqlx::query(AssertSqlSafe(own.journal.as_str()))
             .bind(&opened.key)

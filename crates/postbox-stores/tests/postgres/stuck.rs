@@ -72,7 +72,7 @@ async fn a_row_that_is_claimed_again_while_it_runs_does_not_stop_the_lane() {
     let table = Table::new(Shape::Migrated).await;
     let sink =
         Scripted::new(|d| if d.meta.sequence <= 2 { Act::Slow(Duration::from_millis(900)) } else { Act::Ok });
-    let relay = run(table.store(true), sink.clone(), Settings { concurrency: 1, ..quick() });
+    let relay = run(table.leasing(), sink.clone(), Settings { concurrency: 1, ..quick() });
     let first = enqueue(&table, events(1)).await[0];
     eventually("the first to run", SOON, async || sink.tries(first) == 1).await;
     let second = enqueue(&table, events(1)).await[0];
@@ -97,7 +97,7 @@ async fn a_row_that_is_claimed_again_while_it_runs_leaves_no_count_behind() {
         _ if is_down.load(Ordering::SeqCst) => Act::Unavailable,
         _ => Act::Ok,
     });
-    let relay = run(table.store(true), sink.clone(), quick());
+    let relay = run(table.leasing(), sink.clone(), quick());
     let first = enqueue(&table, events(1)).await[0];
     eventually("the first to run", SOON, async || sink.tries(first) == 1).await;
     table.db.psql("UPDATE org_outbox SET locked_at = NULL, locked_by = NULL");

@@ -54,6 +54,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// A relay that leases rows though it is alone.
+    pub(crate) fn leasing(&self) -> PgStore {
+        PgStore::builder(self.relay.clone(), self.name.clone()).strategy(Strategy::Lease).build()
+    }
+
     pub(crate) async fn new(shape: Shape) -> Self {
         let db = PgServer::shared().database();
         let options = connect_options(&db.url).unwrap();

@@ -13,7 +13,8 @@ WITH place AS MATERIALIZED (
     UPDATE {{table}} t
     SET locked_at = to_timestamp(0), locked_by = 'left behind', attempts = t.attempts + 1
     FROM place p
-    WHERE NOT p.own AND t.sequence = ANY (p.win) AND t.available_at BETWEEN p.win_from AND p.win_to
+    WHERE NOT p.own AND t.sequence = ANY (p.win)
+      AND t.available_at <= p.win_to AND (p.win_from IS NULL OR t.available_at >= p.win_from)
       AND t.published_at IS NULL AND t.dead_at IS NULL AND t.locked_at IS NULL
     RETURNING 1
 )
