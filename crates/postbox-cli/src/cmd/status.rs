@@ -173,7 +173,8 @@ impl Status {
         }
         if let Some(rate) = counts.published_per_second.filter(|rate| *rate > 0.0) {
             parts.push(format!("out {}/s", per_second(rate)));
-            if counts.pending > 0 {
+            // A trickle says nothing about when the rest will follow: its sink may be down.
+            if counts.pending > 0 && rate >= 1.0 {
                 #[allow(clippy::cast_precision_loss, reason = "an estimate")]
                 let left = Duration::try_from_secs_f64(counts.pending as f64 / rate).unwrap_or(Duration::MAX);
                 parts.push(format!("empty in ~{}", age(left)));
