@@ -98,12 +98,16 @@ impl HotPath {
         self
     }
 
-    /// How many more events it would take now; none without a relay, or when that is stopping.
+    /// How many more events it would take now; none without a relay, when that is stopping, or while the table is paused.
     pub fn remaining(&self) -> usize {
         if self.attached().is_none() {
             return 0;
         }
         self.0.capacity.saturating_sub(self.0.used.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn allows_asynchronous(&self) -> bool {
@@ -197,6 +201,11 @@ impl HotEnd {
         if let Some(relay) = self.path.0.relay.get() {
             relay.open.store(open, Ordering::Release);
         }
+    }
+
+    /// How many places are taken.
+    pub(crate) fn used(&self) -> usize {
+        self.path.0.used.load(Ordering::Relaxed)
     }
 }
 
