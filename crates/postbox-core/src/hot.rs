@@ -25,8 +25,20 @@ const CAPACITY: usize = 1000;
 /// And their bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// The way from an outbox straight to the handlers of a relay in the same process. Give one to both, with
+/// The way from an outbox straight to the handlers of a relay in the same process. Give it to
+/// [`PostboxBuilder::hot`](crate::PostboxBuilder::hot), or to an outbox and a relay of the same table, with
 /// [`Outbox::hot`](crate::Outbox::hot) and [`RelayBuilder::hot`](crate::RelayBuilder::hot).
+///
+/// ```
+/// # use postbox_core::{Dispatcher, HotPath, Outbox, Relay, RelayError, Store};
+/// # fn both(store: impl Store, outbox: Outbox, sink: impl Dispatcher) -> Result<(), RelayError> {
+/// let path = HotPath::new();
+/// let outbox = outbox.hot(&path);
+/// let relay = Relay::builder(store).hot(&path).dispatcher(sink).build()?;
+/// assert_eq!(path.remaining(), 0); // nothing is taken before the relay runs
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// It is bounded in number and in bytes. When it is full, events go the way over the table: enqueue never fails for it,
 /// a warning is logged and `outbox_hot_dropped_total` counts them.

@@ -58,6 +58,12 @@ impl Outbox {
         }
     }
 
+    /// The same for a table with other columns.
+    pub(crate) fn with(mut self, layout: Layout) -> Self {
+        self.table = Arc::new(OutboxTable { name: self.table.name.clone(), layout });
+        self
+    }
+
     /// The tenant of events that name none.
     #[must_use]
     pub fn default_tenant(mut self, tenant: impl Into<TenantId>) -> Self {

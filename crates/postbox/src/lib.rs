@@ -72,10 +72,11 @@
 
 // Writing events.
 pub use postbox_core::{
-    Aggregate, AggregateKey, Availability, CommitError, Driver, EnqueueError, Enqueued, Event, EventError,
-    EventId, Headers, HookError, HookResult, IntoRecord, Json, Layout, Limits, Outbox, OutboxPool,
-    OutboxTable, OutboxTransaction, OutboxTx, Payload, PendingEvents, Receipt, Record, RecordBuilder,
-    TableName, TableNameError, TenantId, Topic, TopicError, UnitOfWork, UnitOfWorkError, WriterHook, Written,
+    Aggregate, AggregateKey, Availability, Birth, CommitError, Driver, EnqueueError, Enqueued, Event,
+    EventError, EventId, Guarded, Headers, HookError, HookResult, Inserted, Insertion, IntoRecord, Json,
+    Layout, Limits, Outbox, OutboxPool, OutboxTable, OutboxTransaction, OutboxTx, Payload, PendingEvents,
+    Receipt, Record, RecordBuilder, TableName, TableNameError, TenantId, Topic, TopicError, UnitOfWork,
+    UnitOfWorkError, WriterHook, Written,
 };
 #[cfg(feature = "derive")]
 pub use postbox_derive::Event;
@@ -85,6 +86,9 @@ pub use postbox_core::{
     BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, EventBus, EventInterceptor,
     HandlerError, HandlerResult, Meta, Receipts, Receive, ReceiveError, interceptor,
 };
+
+// All of it in one process, started and stopped with it.
+pub use postbox_core::{HotPath, Postbox, PostboxBuilder, PostboxPool, embed};
 
 // Running a relay, and looking after its table.
 pub use postbox_core::{
