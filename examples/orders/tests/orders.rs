@@ -9,7 +9,7 @@ use std::time::Duration;
 use postbox_testkit::{Program, eventually_blocking, postgres_or_skip};
 use serde_json::{Value, json};
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 /// The example, running.
 struct Shop {
@@ -100,11 +100,11 @@ fn story(url: &str) -> usize {
     assert_eq!(shop.get("/healthz"), (200, "well\n".to_owned()));
 
     // Customers go on ordering while it ends: whoever was told that the order is placed can rely on it.
-    let (stop, address) = (AtomicBool::new(false), shop.address.clone());
+    let (over, address) = (AtomicBool::new(false), shop.address.clone());
     let placed = std::thread::scope(|scope| {
         let customer = || {
             let mut placed = Vec::new();
-            while !stop.load(Ordering::Relaxed) {
+            while !over.load(Ordering::Relaxed) {
                 let Some((201, body)) = order(&address, r#"{"item": "rice", "quantity": 1}"#) else { break };
                 let id: Value = serde_json::from_str(&body).unwrap();
                 placed.push(id["id"].as_str().unwrap().to_owned());
@@ -114,7 +114,7 @@ fn story(url: &str) -> usize {
         let customers: Vec<_> = (0..4).map(|_| scope.spawn(customer)).collect();
         eventually_blocking("some orders", LONG, || shop.orders().len() > 30);
         shop.close();
-        stop.store(true, Ordering::Relaxed);
+        over.store(true, Ordering::Relaxed);
         customers.into_iter().flat_map(|customer| customer.join().unwrap()).collect::<Vec<_>>()
     });
     assert!(placed.len() > 20, "{}", placed.len());
