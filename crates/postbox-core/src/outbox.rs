@@ -160,7 +160,8 @@ impl Outbox {
         self.hooks.is_empty() && self.hot.is_none()
     }
 
-    /// Begins a transaction that knows how it ends, so that after-commit hooks run. It derefs to the driver's own.
+    /// Begins a transaction that knows how it ends, so that after-commit hooks run and hot events are handled. It derefs to
+    /// the driver's own.
     ///
     /// On SQLite it holds the write lock from the start (`BEGIN IMMEDIATE`).
     ///
