@@ -1,11 +1,13 @@
 //! Measures Postbox against the bare SQL of the same strategy, alternating in one run.
 //!
-//! `cargo xtask bench drain [events] [rounds] [batch]`, `cargo xtask bench outage [events] [rounds] [waiting]`. Absolute figures depend on the machine; the ratio is what
-//! counts, and only ratios of one run.
+//! `cargo xtask bench drain [events] [rounds] [batch]`, `cargo xtask bench outage [events] [rounds] [waiting]`,
+//! `cargo xtask bench latency [rate] [rounds] [seconds]`. Absolute figures depend on the machine; the ratio is what counts,
+//! and only ratios of one run.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
 
 mod bare;
 mod drain;
+mod latency;
 mod outage;
 
 #[tokio::main]
@@ -17,8 +19,10 @@ async fn main() {
     match args.first().map(String::as_str) {
         Some("drain") => drain::run(number(1, 200_000), number(2, 3), number(3, 500)).await,
         Some("outage") => outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await,
+        Some("latency") => latency::run(number(1, 500), number(2, 3), number(3, 20)).await,
         _ => eprintln!(
-            "usage: cargo xtask bench drain [events] [rounds] [batch] | outage [events] [rounds] [waiting]"
+            "usage: cargo xtask bench drain [events] [rounds] [batch] | outage [events] [rounds] [waiting] | \
+             latency [rate] [rounds] [seconds]"
         ),
     }
 }

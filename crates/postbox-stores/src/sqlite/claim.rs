@@ -40,7 +40,10 @@ impl Inner {
                 state.lead = self.take_lead(opened, request.poll_interval).await?;
             }
             let Some(lead) = &mut state.lead else {
-                return Ok(Claim { standing: Standing::Standby, ..Claim::default() });
+                let mut reader = self.reader.take().await?;
+                let (_, paused) = self.look_at_gate(&mut reader.connection, opened).await?;
+                reader.keep();
+                return Ok(Claim { standing: Standing::Standby, paused, ..Claim::default() });
             };
             self.renew_lead(lead, opened).await?;
         }
@@ -48,13 +51,13 @@ impl Inner {
         // Before the look: what commits after it must end the next wait.
         let version = data_version(&mut reader.connection).await?;
         self.seen.store(version, Ordering::Relaxed);
-        let standing = self.look_at_gate(&mut reader.connection, opened).await?;
+        let (standing, paused) = self.look_at_gate(&mut reader.connection, opened).await?;
         if standing == Standing::Standby {
             state.lead = None;
         }
         if standing != Standing::Active || request.limit == 0 {
             reader.keep();
-            return Ok(Claim { standing, ..Claim::default() });
+            return Ok(Claim { standing, paused, ..Claim::default() });
         }
         let picked = pick(&mut state, &mut reader.connection, opened, &request).await?;
         reader.keep();
@@ -90,12 +93,12 @@ impl Inner {
         Ok(found)
     }
 
-    /// Whether this relay may work.
+    /// Whether this relay may work, and whether the table is paused.
     async fn look_at_gate(
         &self,
         connection: &mut SqliteConnection,
         opened: &Opened,
-    ) -> Result<Standing, StoreError> {
+    ) -> Result<(Standing, bool), StoreError> {
         let gate = sqlx::query(AssertSqlSafe(opened.statements.gate.as_str()))
             .bind(&opened.key)
             .bind(self.single_active.then_some(&self.holder))
@@ -104,11 +107,12 @@ impl Inner {
         let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
         let paused: bool = row.try_get(0).map_err(classify)?;
         let mine: Option<bool> = row.try_get(1).map_err(classify)?;
-        Ok(match (mine, paused) {
+        let standing = match (mine, paused) {
             (Some(true), true) => Standing::Paused,
             (Some(true), false) => Standing::Active,
             _ => Standing::Standby,
-        })
+        };
+        Ok((standing, paused))
     }
 
     /// Leases what was picked and is still there.

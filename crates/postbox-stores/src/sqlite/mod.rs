@@ -54,6 +54,7 @@ mod clock;
 mod dead;
 mod diagnose;
 mod disk;
+mod embed;
 mod error;
 mod leader;
 mod link;
