@@ -54,10 +54,13 @@ mod diagnose;
 mod disk;
 mod error;
 mod leader;
+mod lease;
 mod link;
 mod list;
 pub mod migrate;
 mod patience;
+#[cfg(test)]
+mod plans;
 mod row;
 mod schema;
 mod statements;
