@@ -32,6 +32,8 @@ impl Link {
             .synchronous(SqliteSynchronous::Full)
             // What a long reader made the log grow to is given back once it has gone.
             .pragma("journal_size_limit", "67108864")
+            // Fewer turns of two threads at one row each; what is asked for is bounded in bytes.
+            .row_buffer_size(1000)
             // `Patience` waits instead.
             .busy_timeout(std::time::Duration::ZERO)
             // A relay's polling does not belong into the log of slow or executed statements.
