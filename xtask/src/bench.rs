@@ -21,11 +21,11 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
     }
     step("cargo build --release", &mut build)?;
     let target = metadata::read()?.target;
-    let built = target.join("release");
-    let mut bench = Command::new(built.join("postbox-bench"));
+    let release = target.join("release");
+    let mut bench = Command::new(release.join("postbox-bench"));
     bench.arg(name).args(args).current_dir(root());
     // Not the system's folder for such files: that is often kept in memory, where to sync costs nothing.
-    bench.env("POSTBOX_BENCH_FOLDER", target).env("POSTBOX_BIN", built.join("postbox"));
+    bench.env("POSTBOX_BENCH_FOLDER", target).env("POSTBOX_BIN", release.join("postbox"));
     let server = if on_sqlite { None } else { Some(PgServer::try_with(SETTINGS)?) };
     if let Some(server) = &server {
         bench.env("POSTBOX_BENCH_PG_URL", server.url("postgres"));
