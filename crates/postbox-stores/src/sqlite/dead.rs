@@ -100,7 +100,7 @@ async fn walk(
         looked,
         "SELECT event_id, tenant_id, topic, aggregate_type, aggregate_id, sequence, attempts, created_at, dead_at,
                 last_error
-         FROM {{table}} WHERE {{where}} ORDER BY dead_at, sequence",
+         FROM {{table}} {{by_dead}} WHERE {{where}} ORDER BY dead_at, sequence",
     );
     let mut rows = bind(sqlx::query(AssertSqlSafe(sql)), filter, now()).fetch(connection);
     while let Some(row) = rows.try_next().await.map_err(classify)? {
@@ -127,7 +127,7 @@ impl SqliteAdmin {
         let what = serde_json::json!({ "filter": filter });
         let sql = fill(
             looked,
-            &format!("{change} WHERE sequence IN (SELECT value FROM json_each(?1)) AND dead_at <= ?3"),
+            &format!("{change} WHERE sequence IN (SELECT value FROM json_each(?1)) AND +dead_at <= ?3"),
         );
         let started = now();
         // Found without a lock, changed in short transactions.
@@ -178,7 +178,7 @@ impl DeadLetters for SqliteAdmin {
         let looked = self.0.looked().await?;
         let mut link = self.0.reader().await?;
         if filter.cause.is_none() {
-            let sql = fill(looked, "SELECT count(*) FROM {{table}} WHERE {{where}}");
+            let sql = fill(looked, "SELECT count(*) FROM {{table}} {{by_dead}} WHERE {{where}}");
             let query = bind(sqlx::query(AssertSqlSafe(sql)), filter, now());
             let row = query.fetch_one(&mut link.connection).await.map_err(classify)?;
             link.keep();
@@ -225,7 +225,7 @@ impl DeadLetters for SqliteAdmin {
         let looked = self.0.looked().await?;
         let sql = fill(
             looked,
-            &format!("{REVIVE} WHERE event_id = ?1 AND dead_at IS NOT NULL AND published_at IS NULL"),
+            &format!("{REVIVE} WHERE event_id = ?1 AND +dead_at IS NOT NULL AND +published_at IS NULL"),
         );
         let mut link = self.0.link.begin().await?;
         let query = sqlx::query(AssertSqlSafe(sql)).bind(event.0).bind(now());

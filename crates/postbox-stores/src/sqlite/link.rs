@@ -6,10 +6,12 @@
 use std::path::Path;
 
 use postbox_core::{Code, StoreError};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
-use sqlx::{ConnectOptions as _, SqliteConnection};
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, Sqlite, SqliteConnection};
 use tokio::sync::{Mutex, MutexGuard};
 
+use super::clock::now;
 use super::disk::may_write;
 use super::error::{classify, is_busy, within};
 use super::patience::{OPERATION_LIMIT, Patience};
@@ -30,6 +32,8 @@ impl Link {
             .synchronous(SqliteSynchronous::Full)
             // What a long reader made the log grow to is given back once it has gone.
             .pragma("journal_size_limit", "67108864")
+            // Fewer turns of two threads at one row each; what is asked for is bounded in bytes.
+            .row_buffer_size(1000)
             // `Patience` waits instead.
             .busy_timeout(std::time::Duration::ZERO)
             // A relay's polling does not belong into the log of slow or executed statements.
@@ -63,6 +67,31 @@ impl Link {
                     if let Err(error) = patience.pause(error).await {
                         let error = classify(error);
                         // Nothing was begun: the connection is as good as before.
+                        if error.code() == Code::DatabaseLocked {
+                            taken.keep();
+                        }
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs one statement that writes, which is a transaction of its own: it asks for the lock before anything else, as
+    /// [`begin`](Self::begin) does. It is made for the time at which it is tried.
+    pub(super) async fn execute<'q>(
+        &self,
+        statement: impl Fn(i64) -> Query<'q, Sqlite, SqliteArguments>,
+    ) -> Result<Executed<'_>, StoreError> {
+        let mut taken = self.take().await?;
+        let mut patience = Patience::new();
+        loop {
+            let at = now();
+            match statement(at).execute(&mut taken.connection).await {
+                Ok(done) => return Ok(Executed { taken, at, changed: done.rows_affected() }),
+                Err(error) => {
+                    if let Err(error) = patience.pause(error).await {
+                        let error = classify(error);
                         if error.code() == Code::DatabaseLocked {
                             taken.keep();
                         }
@@ -143,6 +172,15 @@ fn explain(file: &Path, error: StoreError) -> StoreError {
         _ => return error,
     };
     StoreError::new(error.code(), error.kind(), format!("{}: {why}", file.display())).caused_by(error)
+}
+
+/// What [`Link::execute`] did.
+pub(super) struct Executed<'a> {
+    pub(super) taken: Taken<'a>,
+    /// When.
+    pub(super) at: i64,
+    /// To how many rows.
+    pub(super) changed: u64,
 }
 
 /// A connection taken for one operation. Dropped without [`keep`](Self::keep) or [`commit`](Self::commit) it is closed,

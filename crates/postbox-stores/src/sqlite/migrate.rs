@@ -62,6 +62,14 @@ fn index_sql(table: &TableName, (end, kind, columns, predicate): (&str, &str, &s
     format!("CREATE {kind} IF NOT EXISTS \"{name}_{end}\" ON {} {columns}{condition}", table.quoted('"'))
 }
 
+/// Whether this is the statement that made the index whose name ends so.
+pub(super) fn is_right(end: &str, sql: &str) -> bool {
+    let Some((_, kind, columns, predicate)) = INDEXES.iter().find(|index| index.0 == end) else {
+        return false;
+    };
+    sql.contains(kind) && sql.contains(columns) && predicate.split(" AND ").all(|part| sql.contains(part))
+}
+
 /// Finds out what [`up`] would do.
 ///
 /// # Errors
@@ -196,15 +204,10 @@ async fn table_steps(
         .and_then(|rows| rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect())
         .map_err(classify)?;
     for index in INDEXES {
-        let (end, kind, columns, predicate) = index;
+        let (end, ..) = index;
         let index_name = format!("{name}_{end}");
-        let right = |sql: &String| {
-            sql.contains(kind)
-                && sql.contains(columns)
-                && predicate.split(" AND ").all(|part| sql.contains(part))
-        };
         match found.get(&index_name) {
-            Some(sql) if right(sql) => continue,
+            Some(sql) if is_right(end, sql) => continue,
             Some(_) => {
                 step(format!("- index {index_name} (another one)"), &format!("DROP INDEX \"{index_name}\""));
             }

@@ -241,6 +241,7 @@ macro_rules! store_suite {
                 claim: an_undecodable_row_does_not_fail_its_batch,
                 settle: every_verdict_is_written,
                 settle: a_stale_settle_changes_nothing,
+                settle: what_several_claims_brought_is_settled_at_once,
                 settle: a_renewed_lease_lasts_and_a_lost_one_is_reported,
                 settle: the_log_of_attempts_keeps_the_last_ten,
                 relay: everything_is_delivered_once,
