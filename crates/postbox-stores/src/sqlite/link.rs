@@ -10,14 +10,21 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, SqliteConnection};
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::disk::may_write;
+use super::disk::{Identity, identity, may_write};
 use super::error::{classify, is_busy, within};
 use super::patience::{OPERATION_LIMIT, Patience};
 
 #[derive(Debug)]
 pub(super) struct Link {
     options: SqliteConnectOptions,
-    slot: Mutex<Option<SqliteConnection>>,
+    slot: Mutex<Option<Open>>,
+}
+
+/// An open connection, and the file behind it.
+#[derive(Debug)]
+struct Open {
+    connection: SqliteConnection,
+    file: Option<Identity>,
 }
 
 impl Link {
@@ -32,6 +39,8 @@ impl Link {
             .pragma("journal_size_limit", "67108864")
             // `Patience` waits instead.
             .busy_timeout(std::time::Duration::ZERO)
+            // The table must be there, so the file must be: one that vanished is not made anew, and empty.
+            .create_if_missing(false)
             // A relay's polling does not belong into the log of slow or executed statements.
             .disable_statement_logging();
         Self { options, slot: Mutex::default() }
@@ -42,12 +51,17 @@ impl Link {
         self.options.get_filename()
     }
 
-    /// Takes the connection for one operation, connecting if there is none.
+    /// Takes the connection for one operation, connecting if there is none, or if the file is another one now: a backup
+    /// that was put back, or one that was made anew. SQLite would go on with the old file, which nobody else can see.
     pub(super) async fn take(&self) -> Result<Taken<'_>, StoreError> {
         let mut slot = self.slot.lock().await;
+        // Before it is opened: should it be replaced in between, that is seen the next time.
+        let file = identity(self.path());
         match slot.take() {
-            Some(connection) => Ok(Taken { slot, connection, fresh: false }),
-            None => Ok(Taken { connection: open(&self.options).await?, slot, fresh: true }),
+            Some(Open { connection, file: behind }) if behind.is_none() || behind == file => {
+                Ok(Taken { slot, connection, file, fresh: false })
+            }
+            _ => Ok(Taken { connection: open(&self.options).await?, slot, file, fresh: true }),
         }
     }
 
@@ -95,9 +109,9 @@ impl Link {
 
     /// Closes the connection.
     pub(super) async fn close(&self) {
-        if let Some(connection) = self.slot.lock().await.take() {
+        if let Some(open) = self.slot.lock().await.take() {
             use sqlx::Connection as _;
-            let _ = within(OPERATION_LIMIT, connection.close()).await;
+            let _ = within(OPERATION_LIMIT, open.connection.close()).await;
         }
     }
 }
@@ -148,8 +162,9 @@ fn explain(file: &Path, error: StoreError) -> StoreError {
 /// A connection taken for one operation. Dropped without [`keep`](Self::keep) or [`commit`](Self::commit) it is closed,
 /// and what it had begun is rolled back.
 pub(super) struct Taken<'a> {
-    slot: MutexGuard<'a, Option<SqliteConnection>>,
+    slot: MutexGuard<'a, Option<Open>>,
     pub(super) connection: SqliteConnection,
+    file: Option<Identity>,
     /// Whether it was made just now.
     pub(super) fresh: bool,
 }
@@ -168,7 +183,7 @@ impl Taken<'_> {
 
     /// Puts the connection back for the next operation.
     pub(super) fn keep(mut self) {
-        *self.slot = Some(self.connection);
+        *self.slot = Some(Open { connection: self.connection, file: self.file });
     }
 
     /// Ends what [`Link::begin`] began.
