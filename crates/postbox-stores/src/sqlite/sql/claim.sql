@@ -2,7 +2,8 @@
 -- ?1 now  ?2 sequences, a JSON array  ?3 leases from before this have run out  ?4 max attempts  ?5 token
 -- ?6 last_error of exhausted rows  ?7 table  ?8 relay (null: many may work)
 UPDATE {{table}}
-SET attempts = CASE WHEN attempts >= ?4 THEN attempts ELSE attempts + 1 END,
+-- From zero at least: one row whose attempts somebody made negative must not have the check refuse the whole batch.
+SET attempts = CASE WHEN attempts >= ?4 THEN attempts ELSE max(attempts, 0) + 1 END,
     locked_at = CASE WHEN attempts >= ?4 THEN NULL ELSE ?1 END,
     locked_by = CASE WHEN attempts >= ?4 THEN NULL ELSE ?5 END,
     dead_at = CASE WHEN attempts >= ?4 THEN ?1 END,
