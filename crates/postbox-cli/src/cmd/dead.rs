@@ -1,5 +1,8 @@
 //! `postbox dead list|show|replay|discard`: what died, why, and how it comes back.
 
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
 use postbox_core::{
     Browse, Code, DeadCause, DeadEvent, DeadFilter, DeadLetters, EventId, EventStatus, StoreError, TableName,
 };
@@ -7,11 +10,14 @@ use serde_json::{Value, json};
 
 use super::replay::{self, BATCH, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
-use crate::ask::Change;
+use crate::ask::{Change, Progress};
 use crate::assemble::{Database, operator};
 use crate::cli::Call;
-use crate::render::{Cell, Tint, ago, clock, counted, short, table as columns, thousands};
+use crate::render::{Cell, TOPIC_WIDTH, Tint, ago, clock, counted, short, table as columns, thousands};
 use crate::report::{Exit, Failure, Problem, say, say_json};
+
+/// More causes than these are not told apart.
+const MOST_CAUSES: usize = 1000;
 
 /// Lists causes, or the events of one.
 pub(crate) fn list(call: &Call<'_>) -> Result<Exit, Failure> {
@@ -49,7 +55,11 @@ async fn list_causes(
 ) -> Result<Exit, Failure> {
     let asked = async { Ok((store.causes(filter).await?, store.now().await?)) };
     let (causes, now) = asked.await.map_err(|error: StoreError| Problem::about(table, &error))?;
-    let events: u64 = causes.iter().map(|cause| cause.events).sum();
+    let mut events: u64 = causes.iter().map(|cause| cause.events).sum();
+    let most = if causes.len() < MOST_CAUSES { "" } else { " or more" };
+    if !most.is_empty() {
+        events = store.count(filter).await.map_err(|error| Problem::about(table, &error))?;
+    }
     if call.json {
         let cause = |(at, cause): (usize, &DeadCause)| {
             let mut value = json!(cause);
@@ -74,12 +84,12 @@ async fn list_causes(
             Cell::text(cause_id(cause)).tint(Tint::Faint),
             Cell::number(cause.events),
             Cell::text(short(text, 80)).tint(Tint::Bad),
-            Cell::text(&cause.topic),
+            Cell::text(short(&cause.topic, TOPIC_WIDTH)),
             Cell::text(time),
         ]
     };
     let rows: Vec<Vec<Cell>> = causes.iter().enumerate().map(row).collect();
-    let head = format!("{}, {}", counted(causes.len() as u64, "cause"), counted(events, "event"));
+    let head = format!("{}{most}, {}", counted(causes.len() as u64, "cause"), counted(events, "event"));
     say(&format!("{head}\n{}", columns(&[], &rows)))?;
     Ok(Exit::Done)
 }
@@ -103,7 +113,7 @@ async fn list_events(
         vec![
             Cell::right(event.sequence.to_string()),
             Cell::text(event.event_id.to_string()),
-            Cell::text(&event.topic),
+            Cell::text(short(&event.topic, TOPIC_WIDTH)),
             Cell::number(event.attempts.unsigned_abs().into()),
             Cell::right(ago(event.dead_at, now)),
             Cell::text(short(event.last_error.as_deref().unwrap_or_default(), 80)),
@@ -129,11 +139,13 @@ async fn with_cause(
     let number =
         wanted.trim_start_matches('#').parse::<usize>().ok().and_then(|number| number.checked_sub(1));
     let by_number = number.and_then(|number| causes.get(number));
-    let found = by_number.or_else(|| causes.iter().find(|cause| cause_id(cause) == wanted));
-    let Some(found) = found else {
+    let by_id: Vec<&DeadCause> = causes.iter().filter(|cause| cause_id(cause) == wanted).collect();
+    let Some(found) = by_number.or(if let [only] = by_id[..] { Some(only) } else { None }) else {
         let next = format!("postbox dead list --table {table} has their numbers");
+        // Ids are short, for people: two causes may share one.
+        let which = if by_id.is_empty() { "none" } else { "more than one" };
         let message = format!("there are {}", counted(causes.len() as u64, "cause"));
-        let message = format!("--cause = {} is none of them: {message}", crate::config::shown(wanted));
+        let message = format!("--cause = {} is {which} of them: {message}", crate::config::shown(wanted));
         return Err(Problem::new(Code::ConfigInvalid, message).next(next).into());
     };
     Ok(DeadFilter { cause: Some(found.cause.clone()), topic: Some(found.topic.clone()), ..filter })
@@ -168,6 +180,18 @@ async fn chosen(call: &Call<'_>, store: &impl DeadLetters, table: &TableName) ->
     }))
 }
 
+/// The filter as it was `then`, by the ages of now. Who takes long to answer, or replays slowly, shall neither hit what
+/// has died since nor miss what has grown older.
+fn as_of(then: Instant, filter: &DeadFilter) -> DeadFilter {
+    let passed = then.elapsed();
+    let older = |age: Duration| age.saturating_add(passed);
+    DeadFilter {
+        older_than: Some(older(filter.older_than.unwrap_or_default())),
+        newer_than: filter.newer_than.map(older),
+        ..filter.clone()
+    }
+}
+
 impl Chosen {
     async fn count(&self, store: &(impl DeadLetters + Browse)) -> Result<u64, StoreError> {
         match self {
@@ -186,7 +210,7 @@ impl Chosen {
             Self::Events(ids) => return format!("{} by id", counted(ids.len() as u64, "event")),
             Self::Matching(filter) => filter,
         };
-        let age = |name: &str, age: Option<std::time::Duration>| {
+        let age = |name: &str, age: Option<Duration>| {
             age.map(|age| format!("dead for {name} {}", crate::render::age(age)))
         };
         let parts: Vec<String> = [
@@ -237,6 +261,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
     block_on(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
+        let began = Instant::now();
         let asked = async {
             let chosen = chosen(call, &store, &table).await?;
             let count = chosen.count(&store).await.map_err(|error| Problem::about(&table, &error))?;
@@ -260,44 +285,51 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         if !change.confirmed(call.on("yes"), call.json)? {
             return unchanged(call);
         }
-        replay_chosen(call, &store, &table, &chosen, &pace, rows).await
+        let next = next_of(&store, &chosen, began);
+        replay::run(call, &store, &table, &pace, rows, next).await
     })
 }
 
-async fn replay_chosen(
-    call: &Call<'_>,
-    store: &(impl DeadLetters + Browse),
-    table: &TableName,
-    chosen: &Chosen,
-    pace: &Pace,
-    rows: u64,
-) -> Result<Exit, Failure> {
+/// Replays the next of the chosen, at most so many, and answers which; none is the end.
+fn next_of<'a>(
+    store: &'a (impl DeadLetters + Browse),
+    chosen: &'a Chosen,
+    began: Instant,
+) -> impl AsyncFnMut(u32) -> Result<Vec<EventId>, StoreError> + 'a {
     let who = operator();
-    // What dies again is not replayed again.
-    let started = store.now().await.map_err(|error| Problem::about(table, &error))?;
     let mut ids = match chosen {
         Chosen::Events(ids) => ids.clone(),
         Chosen::Matching(_) => Vec::new(),
     }
     .into_iter();
-    let next = async |take: u32| loop {
+    // What dies again is not replayed again, and what cannot be had (a row whose id is none) is not asked for for ever.
+    let mut tried: HashSet<EventId> = HashSet::new();
+    let mut behind = 0;
+    async move |take: u32| loop {
         let some: Vec<EventId> = match chosen {
             Chosen::Events(_) => ids.by_ref().take(take as usize).collect(),
             Chosen::Matching(filter) => {
-                let found = store.query(filter, take).await?;
-                found.iter().filter(|event| event.dead_at <= started).map(|event| event.event_id).collect()
+                let most = take.saturating_add(behind);
+                let found = store.query(&as_of(began, filter), most).await?;
+                let new = found.iter().map(|event| event.event_id).filter(|id| !tried.contains(id));
+                let new: Vec<EventId> = new.take(take as usize).collect();
+                if new.is_empty() && found.len() >= most as usize {
+                    behind = behind.saturating_add(BATCH);
+                    continue;
+                }
+                new
             }
         };
         if some.is_empty() {
             return Ok(Vec::new());
         }
+        tried.extend(&some);
         // None if somebody else was quicker with all of these: then the next ones.
         let done = store.replay_dead(&some, &who).await?;
         if !done.is_empty() {
             return Ok(done);
         }
-    };
-    replay::run(call, store, table, pace, rows, next).await
+    }
 }
 
 /// Deletes dead events for good.
@@ -307,6 +339,7 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
     block_on(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
+        let began = Instant::now();
         let asked = async {
             let chosen = chosen(call, &store, &table).await?;
             let count = chosen.count(&store).await.map_err(|error| Problem::about(&table, &error))?;
@@ -321,21 +354,30 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
         if !change.confirmed(call.on("yes"), call.json)? {
             return unchanged(call);
         }
-        let discarded = discard_chosen(&store, &chosen).await;
+        let progress = Progress::new(call.json);
+        progress.at(&format!("discarding {}", counted(rows, "event")));
+        let discarded = discard_chosen(&store, &chosen, began).await;
+        drop(progress);
         let discarded = discarded.map_err(|error| Problem::about(&table, &error))?;
+        let left = rows.saturating_sub(discarded);
         if call.json {
-            say_json(&json!({ "table": table.to_string(), "matched": rows, "discarded": discarded }))?;
+            let table = table.to_string();
+            say_json(&json!({ "table": table, "matched": rows, "discarded": discarded, "left": left }))?;
         } else {
-            say(&format!("discarded {}", thousands(discarded)))?;
+            say(&format!("discarded {}{}", thousands(discarded), replay::left_alone(left)))?;
         }
-        Ok(Exit::Done)
+        Ok(if left > 0 { Exit::Problems } else { Exit::Done })
     })
 }
 
-async fn discard_chosen(store: &(impl DeadLetters + Browse), chosen: &Chosen) -> Result<u64, StoreError> {
+async fn discard_chosen(
+    store: &(impl DeadLetters + Browse),
+    chosen: &Chosen,
+    began: Instant,
+) -> Result<u64, StoreError> {
     let who = operator();
     match chosen {
-        Chosen::Matching(filter) => store.discard(filter, &who).await,
+        Chosen::Matching(filter) => store.discard(&as_of(began, filter), &who).await,
         Chosen::Events(ids) => {
             let mut discarded = 0;
             for some in ids.chunks(BATCH as usize) {
