@@ -35,6 +35,18 @@ pub(super) fn free(_folder: &Path) -> Option<u64> {
     None
 }
 
+/// Why this user may not read it, if so. Asked without opening it: to close it again would give up every lock that
+/// SQLite has on it in this process.
+#[cfg(unix)]
+pub(super) fn refused(path: &Path) -> Option<std::io::Error> {
+    rustix::fs::access(path, rustix::fs::Access::READ_OK).err().map(std::io::Error::from)
+}
+
+#[cfg(not(unix))]
+pub(super) fn refused(path: &Path) -> Option<std::io::Error> {
+    std::fs::File::open(path).err()
+}
+
 #[cfg(not(unix))]
 pub(super) fn may_write(_path: &Path) -> bool {
     true

@@ -10,7 +10,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, SqliteConnection};
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::disk::{Identity, identity, may_write};
+use super::disk::{Identity, identity, may_write, refused};
 use super::error::{classify, is_busy, within};
 use super::patience::{OPERATION_LIMIT, Patience};
 
@@ -142,9 +142,9 @@ fn explain(file: &Path, error: StoreError) -> StoreError {
             }
             Ok(false) => "it does not exist".to_owned(),
             Ok(true) if file.is_dir() => "it is a directory".to_owned(),
-            Ok(true) => match std::fs::File::open(file) {
-                Err(problem) => problem.to_string(),
-                Ok(_) => error.message().to_owned(),
+            Ok(true) => match refused(file) {
+                Some(problem) => problem.to_string(),
+                None => error.message().to_owned(),
             },
         },
         Code::DatabaseReadOnly if !may_write(folder) => {
@@ -195,5 +195,34 @@ impl Taken<'_> {
         }
         self.keep();
         Ok(())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use postbox_core::StoreErrorKind;
+
+    use super::*;
+
+    /// A process that opens and closes a file gives up all its locks on it, those of SQLite too: another process would
+    /// take itself for the last one and remove the log.
+    #[tokio::test]
+    async fn to_explain_an_error_gives_up_no_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.db");
+        let options = crate::sqlite::connect_options(&format!("sqlite:{}?mode=rwc", file.display())).unwrap();
+        let mut connection = options.connect().await.unwrap();
+        sqlx::query("CREATE TABLE a (a)").execute(&mut connection).await.unwrap();
+        let inode = format!(":{} ", std::fs::metadata(&file).unwrap().ino());
+        let locks = || {
+            let locks = std::fs::read_to_string("/proc/locks").unwrap();
+            locks.lines().filter(|line| line.contains(&inode)).count()
+        };
+        assert_eq!(locks(), 1, "SQLite has its lock");
+        let error = StoreError::new(Code::DatabaseFile, StoreErrorKind::Refused, "corrupt");
+        assert!(explain(&file, error).message().ends_with("a.db: corrupt"));
+        assert_eq!(locks(), 1, "and keeps it");
     }
 }
