@@ -1,5 +1,6 @@
 //! The commands, one file each, and what several of them share.
 
+mod chosen;
 pub(crate) mod clean;
 pub(crate) mod completions;
 pub(crate) mod config;

@@ -1,17 +1,17 @@
 //! `postbox dead list|show|replay|discard`: what died, why, and how it comes back.
 
-use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use postbox_core::{
-    Browse, Code, DeadCause, DeadEvent, DeadFilter, DeadLetters, EventId, EventStatus, StoreError, TableName,
+    Browse, DeadCause, DeadEvent, DeadFilter, DeadLetters, EventStatus, StoreError, TableName,
 };
 use serde_json::{Value, json};
 
-use super::replay::{self, BATCH, Pace};
+use super::chosen::{cause_id, chosen, discard_chosen, next_of, with_cause};
+use super::replay::{self, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
 use crate::ask::{Change, Progress};
-use crate::assemble::{Database, operator};
+use crate::assemble::Database;
 use crate::cli::Call;
 use crate::render::{Cell, TOPIC_WIDTH, Tint, ago, clock, counted, short, table as columns, thousands};
 use crate::report::{Exit, Failure, Problem, say, say_json};
@@ -36,15 +36,6 @@ pub(crate) fn list(call: &Call<'_>) -> Result<Exit, Failure> {
             }
         }
     }))
-}
-
-/// Numbers go from the most frequent to the least, and so change as events die and come back; the id of a cause stays.
-fn cause_id(cause: &DeadCause) -> String {
-    let text = format!("{}\0{}", cause.topic, cause.cause);
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    format!("c{:06x}", hash >> 40)
 }
 
 async fn list_causes(
@@ -128,126 +119,6 @@ async fn list_events(
     Ok(Exit::Done)
 }
 
-/// The filter narrowed to a cause, by its number in `dead list` with the same filter or by its id.
-async fn with_cause(
-    store: &impl DeadLetters,
-    table: &TableName,
-    filter: DeadFilter,
-    wanted: &str,
-) -> Result<DeadFilter, Failure> {
-    let causes = store.causes(&filter).await.map_err(|error| Problem::about(table, &error))?;
-    let number =
-        wanted.trim_start_matches('#').parse::<usize>().ok().and_then(|number| number.checked_sub(1));
-    let by_number = number.and_then(|number| causes.get(number));
-    let by_id: Vec<&DeadCause> = causes.iter().filter(|cause| cause_id(cause) == wanted).collect();
-    let Some(found) = by_number.or(if let [only] = by_id[..] { Some(only) } else { None }) else {
-        let next = format!("postbox dead list --table {table} has their numbers");
-        // Ids are short, for people: two causes may share one.
-        let which = if by_id.is_empty() { "none" } else { "more than one" };
-        let message = format!("there are {}", counted(causes.len() as u64, "cause"));
-        let message = format!("--cause = {} is {which} of them: {message}", crate::config::shown(wanted));
-        return Err(Problem::new(Code::ConfigInvalid, message).next(next).into());
-    };
-    Ok(DeadFilter { cause: Some(found.cause.clone()), topic: Some(found.topic.clone()), ..filter })
-}
-
-/// Which dead events a change is about. Never all of them by silence.
-enum Chosen {
-    Events(Vec<EventId>),
-    Matching(DeadFilter),
-}
-
-async fn chosen(call: &Call<'_>, store: &impl DeadLetters, table: &TableName) -> Result<Chosen, Failure> {
-    let ids = given::event_ids(call)?;
-    let filter = given::dead_filter(call)?;
-    let cause = call.text("cause");
-    let filtered = filter != DeadFilter::default() || cause.is_some();
-    let ways = usize::from(!ids.is_empty()) + usize::from(filtered) + usize::from(call.on("all"));
-    if ways != 1 {
-        let (code, message) = match ways {
-            0 => (Code::ConfigMissing, "which dead events is not said"),
-            _ => (Code::ConfigInvalid, "event ids, a filter and --all exclude each other"),
-        };
-        let next = "give event ids, --cause N, a filter such as --topic, or --all";
-        return Err(Problem::new(code, message).next(next).into());
-    }
-    if !ids.is_empty() {
-        return Ok(Chosen::Events(ids));
-    }
-    Ok(Chosen::Matching(match cause {
-        Some(cause) => with_cause(store, table, filter, cause).await?,
-        None => filter,
-    }))
-}
-
-/// The filter as it was `then`, by the ages of now. Who takes long to answer, or replays slowly, shall neither hit what
-/// has died since nor miss what has grown older.
-fn as_of(then: Instant, filter: &DeadFilter) -> DeadFilter {
-    let passed = then.elapsed();
-    let older = |age: Duration| age.saturating_add(passed);
-    DeadFilter {
-        older_than: Some(older(filter.older_than.unwrap_or_default())),
-        newer_than: filter.newer_than.map(older),
-        ..filter.clone()
-    }
-}
-
-impl Chosen {
-    async fn count(&self, store: &(impl DeadLetters + Browse)) -> Result<u64, StoreError> {
-        match self {
-            Self::Matching(filter) => store.count(filter).await,
-            Self::Events(ids) => {
-                let found = store.statuses(ids).await?;
-                Ok(found.iter().filter(|(_, status)| *status == EventStatus::Dead).count() as u64)
-            }
-        }
-    }
-
-    /// The condition in words.
-    fn describe(&self) -> String {
-        let filter = match self {
-            Self::Events(ids) if ids.len() == 1 => return format!("event {}", ids[0]),
-            Self::Events(ids) => return format!("{} by id", counted(ids.len() as u64, "event")),
-            Self::Matching(filter) => filter,
-        };
-        let age = |name: &str, age: Option<Duration>| {
-            age.map(|age| format!("dead for {name} {}", crate::render::age(age)))
-        };
-        let parts: Vec<String> = [
-            filter.topic.as_ref().map(|topic| format!("topic = {topic}")),
-            filter.aggregate_type.as_ref().map(|kind| format!("aggregate type = {kind}")),
-            filter.tenant_id.map(|tenant| format!("tenant = {tenant}")),
-            age("at least", filter.older_than),
-            age("at most", filter.newer_than),
-            filter.error.as_ref().map(|error| format!("error contains {error:?}")),
-            filter.cause.as_ref().map(|cause| format!("cause = {cause:?}")),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        if parts.is_empty() { "whatever it died of".to_owned() } else { parts.join(" and ") }
-    }
-
-    /// That nothing matches is an error only where events were named.
-    fn nothing(&self, call: &Call<'_>, table: &TableName, verb: &str) -> Result<Exit, Failure> {
-        if let Self::Events(ids) = self {
-            let which = if ids.len() == 1 { "it is" } else { "they are" };
-            let message = format!("{table} has no such dead event: {which} not there, or not dead");
-            return Err(Problem::new(Code::EventMissing, message)
-                .next(format!("postbox events show --table {table} {}", ids[0]))
-                .into());
-        }
-        if call.json {
-            let mut value = json!({ "table": table.to_string(), "matched": 0 });
-            value[verb] = Value::from(0);
-            say_json(&value)?;
-        } else {
-            say("no dead event matches")?;
-        }
-        Ok(Exit::Done)
-    }
-}
-
 /// Shows everything about a dead event.
 pub(crate) fn show(call: &Call<'_>) -> Result<Exit, Failure> {
     super::events::show_if(call, |status| status == EventStatus::Dead, "is not dead")
@@ -285,51 +156,9 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         if !change.confirmed(call.on("yes"), call.json)? {
             return unchanged(call);
         }
-        let next = next_of(&store, &chosen, began);
+        let next = next_of(&store, &chosen, began, rows);
         replay::run(call, &store, &table, &pace, rows, next).await
     })
-}
-
-/// Replays the next of the chosen, at most so many, and answers which; none is the end.
-fn next_of<'a>(
-    store: &'a (impl DeadLetters + Browse),
-    chosen: &'a Chosen,
-    began: Instant,
-) -> impl AsyncFnMut(u32) -> Result<Vec<EventId>, StoreError> + 'a {
-    let who = operator();
-    let mut ids = match chosen {
-        Chosen::Events(ids) => ids.clone(),
-        Chosen::Matching(_) => Vec::new(),
-    }
-    .into_iter();
-    // What dies again is not replayed again, and what cannot be had (a row whose id is none) is not asked for for ever.
-    let mut tried: HashSet<EventId> = HashSet::new();
-    let mut behind = 0;
-    async move |take: u32| loop {
-        let some: Vec<EventId> = match chosen {
-            Chosen::Events(_) => ids.by_ref().take(take as usize).collect(),
-            Chosen::Matching(filter) => {
-                let most = take.saturating_add(behind);
-                let found = store.query(&as_of(began, filter), most).await?;
-                let new = found.iter().map(|event| event.event_id).filter(|id| !tried.contains(id));
-                let new: Vec<EventId> = new.take(take as usize).collect();
-                if new.is_empty() && found.len() >= most as usize {
-                    behind = behind.saturating_add(BATCH);
-                    continue;
-                }
-                new
-            }
-        };
-        if some.is_empty() {
-            return Ok(Vec::new());
-        }
-        tried.extend(&some);
-        // None if somebody else was quicker with all of these: then the next ones.
-        let done = store.replay_dead(&some, &who).await?;
-        if !done.is_empty() {
-            return Ok(done);
-        }
-    }
 }
 
 /// Deletes dead events for good.
@@ -368,24 +197,6 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
         }
         Ok(if left > 0 { Exit::Problems } else { Exit::Done })
     })
-}
-
-async fn discard_chosen(
-    store: &(impl DeadLetters + Browse),
-    chosen: &Chosen,
-    began: Instant,
-) -> Result<u64, StoreError> {
-    let who = operator();
-    match chosen {
-        Chosen::Matching(filter) => store.discard(&as_of(began, filter), &who).await,
-        Chosen::Events(ids) => {
-            let mut discarded = 0;
-            for some in ids.chunks(BATCH as usize) {
-                discarded += store.discard_dead(some, &who).await?.len() as u64;
-            }
-            Ok(discarded)
-        }
-    }
 }
 
 /// The answer was no.
