@@ -10,7 +10,7 @@ use postbox_core::{
 use postbox_sinks::AnySink;
 use postbox_stores::any::{AnyAdmin, AnyConnection, AnyDatabase, AnyStore, Dialect, StoreSettings};
 
-use crate::config::{Config, Origin};
+use crate::config::{Config, Origin, mask};
 use crate::report::{Failure, Problem};
 
 /// The active relay must have missed several ticks before it loses its place, and never be judged by seconds.
@@ -24,7 +24,11 @@ pub(crate) fn tables(names: &[String]) -> Result<Vec<TableName>, Failure> {
     for name in names {
         match name.parse::<TableName>() {
             Ok(table) => tables.push(table),
-            Err(error) => problems.push(Problem::new(error.code(), error)),
+            // What stands in the wrong place may be a URL with its password.
+            Err(error) => {
+                let message = error.to_string().replace(name.as_str(), &mask(name));
+                problems.push(Problem::new(error.code(), message));
+            }
         }
     }
     if problems.is_empty() { Ok(tables) } else { Err(Failure::Problems(problems)) }
@@ -272,7 +276,8 @@ fn sinks(config: &Config) -> Result<Vec<(String, AnySink)>, Failure> {
         match AnySink::from_url(sink.url.reveal()) {
             Ok(built) => sinks.push((sink.name.clone(), built)),
             Err(error) => {
-                let message = format!("{error} (from {})", sink.origin);
+                let message = error.to_string().replace(sink.url.reveal(), &mask(sink.url.reveal()));
+                let message = format!("{message} (from {})", sink.origin);
                 problems.push(Problem::new(error.code(), message));
             }
         }

@@ -128,7 +128,7 @@ impl Inner {
         let mut done = self.writer.execute(lease).await?;
         let leased = match alike {
             // The usual answer is a number.
-            Some(attempts) if done.changed == rows.len() as u64 => Leased::All(attempts + 1),
+            Some(attempts) if done.changed == rows.len() as u64 => Leased::All(attempts.max(0) + 1),
             // Otherwise the token tells which rows were had.
             _ => {
                 let which = sqlx::query_as::<_, (i64, i64)>(AssertSqlSafe(statements.leased.as_str()))

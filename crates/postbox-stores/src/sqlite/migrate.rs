@@ -128,7 +128,7 @@ pub async fn up(
 /// be lost on purpose.
 ///
 /// # Errors
-/// When unpublished events exist, the table does not exist, or the database fails.
+/// When unpublished events exist, the table does not exist or is no outbox, or the database fails.
 pub async fn down(
     connection: &mut SqliteConnection,
     table: &TableName,
@@ -144,10 +144,12 @@ pub async fn down(
             Err(error) => patience.pause(error).await.map_err(classify)?,
         }
     };
-    if TableShape::read(&mut tx, &table).await.map_err(classify)?.is_none() {
+    let Some(shape) = TableShape::read(&mut tx, &table).await.map_err(classify)? else {
         let message = format!("{table} does not exist");
         return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
-    }
+    };
+    // Many a table has a column `published_at`: what is no outbox is not ours to remove.
+    shape.check()?;
     let unpublished = template.fill("SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL)");
     let unpublished = sqlx::query_scalar::<_, bool>(AssertSqlSafe(unpublished)).fetch_one(&mut *tx);
     if unpublished.await.map_err(classify)? && !discard_unpublished {

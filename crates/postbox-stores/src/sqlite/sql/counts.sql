@@ -15,8 +15,9 @@ SELECT count(*) FILTER (WHERE NOT scheduled),
        )),
        -- What backs off, or is put off since its destination is down, has its wait in available_at; it has been due since it was
        -- written.
-       coalesce(max(?1 - CASE WHEN untried THEN max(created_at, available_at) ELSE created_at END)
-           FILTER (WHERE NOT scheduled), 0),
+       -- A time that somebody made up can make this more than an integer holds: then it is the largest.
+       CAST(coalesce(max(?1 - CASE WHEN untried THEN max(created_at, available_at) ELSE created_at END)
+           FILTER (WHERE NOT scheduled), 0) AS INTEGER),
        count(*) >= ?2,
        CASE WHEN count(*) < ?2 THEN 0 ELSE (
            SELECT count(*) FROM (

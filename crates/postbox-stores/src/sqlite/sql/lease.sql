@@ -3,7 +3,8 @@
 -- ?1 now  ?2 sequences, a JSON array  ?3 leases from before this have run out  ?4 max attempts  ?5 token  ?6 table
 -- ?7 relay (null: many may work)  ?8 attempts (null: any)
 UPDATE {{table}}
-SET attempts = attempts + 1, locked_at = ?1, locked_by = ?5
+-- From zero at least: one row whose attempts somebody made negative must not have the check refuse the whole batch.
+SET attempts = max(attempts, 0) + 1, locked_at = ?1, locked_by = ?5
 WHERE sequence IN (SELECT value FROM json_each(?2))
   -- The signs keep the planner from every index: rows are found by their key.
   AND +published_at IS NULL AND +dead_at IS NULL AND +available_at <= ?1
