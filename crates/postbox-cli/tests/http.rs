@@ -53,7 +53,7 @@ fn red_while_the_relay_hangs_and_signals_still_work() {
     assert_eq!(get(&address, "/healthz").0, 200);
     relay.sigterm();
     relay.wait_for_line("SIGTERM: stopping", LONG);
-    relay.sigterm();
+    relay.sigint();
     assert_eq!(relay.wait(Duration::from_secs(10)).code(), Some(130));
 }
 
