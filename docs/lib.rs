@@ -10,6 +10,9 @@ macro_rules! pages {
 }
 
 pages! {
+    embedding: "book/embedding.md",
+    hot_path: "book/hot-path.md",
     in_process: "book/in-process.md",
     rust: "book/rust.md",
+    testing: "book/testing.md",
 }

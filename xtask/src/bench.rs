@@ -10,22 +10,25 @@ use crate::{install, metadata};
 /// A benchmark without these measures a database that may lose what it confirmed.
 const SETTINGS: &[&str] = &["fsync=on", "synchronous_commit=on", "shared_buffers=512MB", "max_wal_size=4GB"];
 
-/// Builds for release, starts the server, runs the benchmark.
+/// Builds for release, starts the server (SQLite needs none), runs the benchmark.
 pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
-    install::test_needs()?;
-    step(
-        "cargo build --release",
-        cargo().args(["build", "--release", "--package", "postbox-bench", "--package", "postbox-cli"]),
-    )?;
-    let built = metadata::read()?.target.join("release");
-    let server = PgServer::try_with(SETTINGS)?;
-    step(
-        &format!("bench {name}"),
-        Command::new(built.join("postbox-bench"))
-            .arg(name)
-            .args(args)
-            .current_dir(root())
-            .env("POSTBOX_BENCH_PG_URL", server.url("postgres"))
-            .env("POSTBOX_BIN", built.join("postbox")),
-    )
+    let on_sqlite = args.contains(&"--sqlite");
+    let mut build = cargo();
+    build.args(["build", "--release", "--package", "postbox-bench"]);
+    if !on_sqlite {
+        install::test_needs()?;
+        build.args(["--package", "postbox-cli"]);
+    }
+    step("cargo build --release", &mut build)?;
+    let target = metadata::read()?.target;
+    let release = target.join("release");
+    let mut bench = Command::new(release.join("postbox-bench"));
+    bench.arg(name).args(args).current_dir(root());
+    // Not the system's folder for such files: that is often kept in memory, where to sync costs nothing.
+    bench.env("POSTBOX_BENCH_FOLDER", target).env("POSTBOX_BIN", release.join("postbox"));
+    let server = if on_sqlite { None } else { Some(PgServer::try_with(SETTINGS)?) };
+    if let Some(server) = &server {
+        bench.env("POSTBOX_BENCH_PG_URL", server.url("postgres"));
+    }
+    step(&format!("bench {name}"), &mut bench)
 }

@@ -18,7 +18,8 @@ The project's own commands.
     cargo xtask test [-- ARGS]       run all tests on a private PostgreSQL, installed first where there is none;
                                      ARGS go to `cargo test`
     cargo xtask services             start the private servers, print their URLs, run until Ctrl-C
-    cargo xtask bench NAME [ARGS]    build for release and run one benchmark on a private PostgreSQL that syncs
+    cargo xtask bench NAME [ARGS]    build for release and run one benchmark on a private PostgreSQL that syncs,
+                                     or with --sqlite on a file
     cargo xtask check                format, lints, docs, the book, each feature alone, licenses and sources
     cargo xtask book                 build the book into target/book and check its links
 ";

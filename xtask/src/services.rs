@@ -1,5 +1,7 @@
 //! `cargo xtask services`: the private servers, for as long as somebody wants them.
 
+use std::time::Duration;
+
 use postbox_testkit::PgServer;
 use postbox_testkit::server::postgres;
 
@@ -12,9 +14,12 @@ pub(crate) fn run() -> Result<(), String> {
     println!("export {}={}", postgres::URL_ENV, server.url("postgres"));
     // For trying the program by hand, as the README does.
     println!("export DATABASE_URL={}", server.url("postgres"));
-    eprintln!("Ctrl-C stops the servers and removes their data.");
-    // Ctrl-C ends this process without further ado; the servers' watchdogs see it and clean up.
-    loop {
-        std::thread::park();
+    eprintln!("Ctrl-C, or the end of the shell, stops the servers and removes their data.");
+    // Ctrl-C ends this process without further ado; the servers' watchdogs see it and clean up. So does the end of the
+    // shell that it was started from, also in the background: then it has another parent.
+    let parent = std::os::unix::process::parent_id();
+    while std::os::unix::process::parent_id() == parent {
+        std::thread::sleep(Duration::from_millis(500));
     }
+    Ok(())
 }

@@ -10,7 +10,7 @@ use postbox_core::{
 use postbox_sinks::AnySink;
 use postbox_stores::any::{AnyAdmin, AnyConnection, AnyDatabase, AnyStore, Dialect, StoreSettings, Strategy};
 
-use crate::config::{Claim, Config, Origin};
+use crate::config::{Claim, Config, Origin, mask};
 use crate::report::{Failure, Problem};
 
 /// The active relay must have missed several ticks before it loses its place, and never be judged by seconds.
@@ -24,7 +24,11 @@ pub(crate) fn tables(names: &[String]) -> Result<Vec<TableName>, Failure> {
     for name in names {
         match name.parse::<TableName>() {
             Ok(table) => tables.push(table),
-            Err(error) => problems.push(Problem::new(error.code(), error)),
+            // What stands in the wrong place may be a URL with its password.
+            Err(error) => {
+                let message = error.to_string().replace(name.as_str(), &mask(name));
+                problems.push(Problem::new(error.code(), message));
+            }
         }
     }
     if problems.is_empty() { Ok(tables) } else { Err(Failure::Problems(problems)) }
@@ -179,6 +183,10 @@ pub(crate) struct TableMonitor {
 /// Gauges are made here: the recorder must be installed before.
 pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result<Vec<TableRelay>, Failure> {
     let tables = tables(&config.relay.tables)?;
+    if config.relay.claim == Claim::Owner && database.dialect() == Dialect::Sqlite {
+        let message = "relay.claim = \"owner\": rows of a SQLite file are leased";
+        return Err(Problem::new(Code::ConfigUnsupported, message).next("leave relay.claim at auto").into());
+    }
     let sinks = sinks(config)?;
     let routes = describe_routes(config);
     let mut relays = Vec::new();
@@ -277,7 +285,8 @@ fn sinks(config: &Config) -> Result<Vec<(String, AnySink)>, Failure> {
         match AnySink::from_url(sink.url.reveal()) {
             Ok(built) => sinks.push((sink.name.clone(), built)),
             Err(error) => {
-                let message = format!("{error} (from {})", sink.origin);
+                let message = error.to_string().replace(sink.url.reveal(), &mask(sink.url.reveal()));
+                let message = format!("{message} (from {})", sink.origin);
                 problems.push(Problem::new(error.code(), message));
             }
         }

@@ -84,7 +84,12 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
     logs::start(format, if name == "relay" { "info,sqlx=warn" } else { "off" });
     let env = environment(std::env::vars_os());
     let flags = Flags::from_matches(matches);
-    let config = Config::load(&Inputs { dir: Path::new(""), env: &env, flags: &flags })?;
+    let config = match Config::load(&Inputs { dir: Path::new(""), env: &env, flags: &flags }) {
+        Err(errors) if name == "status" && cmd::status::is_plugin(matches, json) => {
+            return cmd::status::unknown(&errors.into());
+        }
+        loaded => loaded?,
+    };
     let call = Call { matches, config, json };
     match name.as_str() {
         "migrate up" => cmd::migrate::up(&call),

@@ -1,5 +1,6 @@
 //! The commands, one file each, and what several of them share.
 
+mod chosen;
 pub(crate) mod clean;
 pub(crate) mod completions;
 pub(crate) mod config;
@@ -84,8 +85,11 @@ fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Fail
 /// Gives up on a database that has stopped answering.
 async fn within_patience<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let out_of_time = |_| {
-        let message = format!("no answer from the database within {PATIENCE:?}");
-        Err(Problem::new(Code::DatabaseUnreachable, message).into())
+        let message = format!(
+            "no answer from the database within {PATIENCE:?}: it is overloaded or away, or somebody holds a lock"
+        );
+        let next = "postbox doctor names transactions that hold others up; check the server and the network";
+        Err(Problem::new(Code::DatabaseUnreachable, message).next(next).into())
     };
     tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(out_of_time)
 }

@@ -3,6 +3,7 @@
 //! Whatever keeps the relays' runtime busy, health checks are answered and a second signal ends the program.
 
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -10,6 +11,9 @@ use tokio::sync::watch;
 
 use crate::http::{self, Endpoints};
 use crate::report::{Failure, Problem};
+
+/// How long the same signal again counts as the first.
+const ECHO: Duration = Duration::from_millis(300);
 
 /// What a shell shows for a program that was interrupted.
 const INTERRUPTED: i32 = 130;
@@ -38,10 +42,17 @@ pub(crate) fn start(
             if let Some(listener) = listener {
                 tokio::spawn(http::serve(listener, endpoints));
             }
-            let name = next_of(&mut terminate, &mut interrupt).await;
-            tracing::info!("{name}: stopping; again to stop at once");
+            let first = next_of(&mut terminate, &mut interrupt).await;
+            let at = Instant::now();
+            tracing::info!("{first}: stopping; again to stop at once");
             stop.send_replace(true);
-            let name = next_of(&mut terminate, &mut interrupt).await;
+            // Some tools send a signal to a process and then to its group: that is one wish, not two.
+            let name = loop {
+                let next = next_of(&mut terminate, &mut interrupt).await;
+                if next != first || at.elapsed() > ECHO {
+                    break next;
+                }
+            };
             tracing::warn!("{name} again: stopped at once, what was in flight will be sent again");
             std::process::exit(INTERRUPTED);
         });

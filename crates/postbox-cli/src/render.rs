@@ -100,10 +100,14 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<Cell>]) -> String {
     head.into_iter().chain(rows).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// What others wrote into the database may not move the cursor.
+/// What others wrote into the database may not move the cursor, nor hide or turn around what stands beside it.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+    let lies = |c: char| matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    text.chars().map(|c| if c.is_control() || lies(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
+
+/// The longest topic that a column shows: those of Postbox are shorter, but others can write any.
+pub(crate) const TOPIC_WIDTH: usize = 128;
 
 /// A text that fits into a column.
 pub(crate) fn short(text: &str, most: usize) -> String {
@@ -187,9 +191,9 @@ mod tests {
     fn columns_are_aligned_and_hostile_text_is_tamed() {
         let rows = [
             vec![Cell::number(12_000), Cell::text("a"), Cell::text("x\u{1b}[31m")],
-            vec![Cell::number(1), Cell::text("überlang"), Cell::text("")],
+            vec![Cell::number(1), Cell::text("überlang"), Cell::text("\u{202e}a")],
         ];
-        let lines = "     N  NAME      REST\n12,000  a         x\u{fffd}[31m\n     1  überlang";
+        let lines = "     N  NAME      REST\n12,000  a         x\u{fffd}[31m\n     1  überlang  \u{fffd}a";
         assert_eq!(table(&["N", "NAME", "REST"], &rows), lines);
         assert_eq!(short("abcdef", 4), "abc…");
     }

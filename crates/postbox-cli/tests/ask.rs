@@ -49,6 +49,33 @@ fn a_local_database_wants_a_y_and_another_its_name() {
     assert_eq!((code, dead()), (Some(0), 0), "{screen}");
 }
 
+/// What is asked about is what was there when it was asked.
+#[test]
+fn what_dies_before_the_answer_is_not_meant() {
+    let place = Place::new();
+    place.insert(6);
+    let bury = |which: &str| {
+        place
+            .db
+            .psql(&format!("UPDATE {TABLE} SET dead_at = now(), last_error = 'no' WHERE sequence {which}"));
+    };
+    for (verb, first, later, left) in [("discard", "<= 2", "= 3", 1), ("replay", "= 4", "> 4", 2)] {
+        bury(first);
+        let mut command = place.command(&["dead", verb, "--all", "--table", TABLE]);
+        command.env("TERM", "xterm");
+        if verb == "replay" {
+            command.args(["--watch", "0"]);
+        }
+        let mut terminal = Terminal::start(command, (100, 30));
+        terminal.sees("rows in public.org_outbox");
+        terminal.sees("them? [y/N] ");
+        bury(later);
+        terminal.press("y\n");
+        let (status, screen) = terminal.end();
+        assert_eq!((status.code(), place.count("dead_at IS NOT NULL")), (Some(0), left), "{screen}");
+    }
+}
+
 #[test]
 fn a_table_is_not_removed_by_accident() {
     let place = Place::new();

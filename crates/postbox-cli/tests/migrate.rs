@@ -222,3 +222,16 @@ fn grants_are_enough_and_no_more() {
     let refused = as_role(viewer, &["pause", "--table", TABLE]);
     assert!(refused.stderr.contains("error[OUTBOX_DB_PERMISSION]"), "{refused:?}");
 }
+
+/// What has a column of the same name, such as a table of articles, is not an outbox and not ours to remove.
+#[test]
+fn only_an_outbox_is_removed() {
+    let place = Place::empty();
+    place.db.psql("CREATE TABLE articles (id uuid, published_at timestamptz); INSERT INTO articles SELECT gen_random_uuid(), now()");
+    for more in [&[][..], &["--discard-unpublished"]] {
+        let args = [&["migrate", "down", "--table", "public.articles", "--yes"], more].concat();
+        let done = place.run(&args);
+        assert!(done.code == 1 && done.stderr.contains("error[OUTBOX_TABLE_MISMATCH]"), "{done:?}");
+    }
+    assert_eq!(place.db.psql("SELECT count(*) FROM articles"), "1");
+}

@@ -243,6 +243,17 @@ fn a_check_has_its_exit_codes() {
     assert_eq!(place.run(&["status", "--table", TABLE, "--max-dead", "3"]).code, 2, "only with --check");
 }
 
+/// Its row lasts for 15 s; its session ended with it.
+#[test]
+fn a_relay_that_was_killed_leads_no_more() {
+    let place = Place::new();
+    let status = || place.ok(&["status", "--table", TABLE]);
+    let mut relay = place.relay(&[]);
+    eventually_blocking("a leader", LONG, || status().contains("  leader testhost:"));
+    relay.kill9();
+    eventually_blocking("nobody to lead", Duration::from_secs(8), || status().contains("  no leader  "));
+}
+
 #[test]
 fn a_doctor_finds_what_is_wrong() {
     let place = Place::new();

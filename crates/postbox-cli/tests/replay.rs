@@ -169,3 +169,37 @@ fn a_tail_shows_new_events_and_what_becomes_of_them() {
         |status: &str| lines.lines().any(|line| line.contains(status) && line.contains("         1  "));
     assert!(!about_the_first("NEW"), "{lines}");
 }
+
+/// A session that keeps what this statement locked.
+fn hold(place: &Place, statement: &str) -> Program {
+    let mut holder = std::process::Command::new("psql");
+    let script = format!("BEGIN; {statement}; SELECT 'held'; SELECT pg_sleep(120)");
+    // One after the other: as one statement nothing would be seen before the end.
+    holder.args(["-X", "-d", &place.db.url]).args(script.split("; ").flat_map(|part| ["-c", part]));
+    let holder = Program::from_command(holder);
+    holder.wait_for_line("held", LONG);
+    holder
+}
+
+#[test]
+fn what_others_hold_is_left_alone_and_said_so() {
+    let place = Place::new();
+    bury(&place, 20, TOPIC, "HTTP 410 from a");
+    let holder = hold(&place, &format!("SELECT 1 FROM {TABLE} WHERE sequence % 2 = 0 FOR UPDATE"));
+    let done = place.run(&words("dead discard --all --yes"));
+    let left = "discarded 10  left alone 10: others changed them meanwhile, or hold them\n";
+    assert_eq!((done.code, done.stdout.as_str()), (3, left), "{done:?}");
+    assert_eq!(place.count("dead_at IS NOT NULL"), 10);
+    drop(holder);
+}
+
+#[test]
+fn a_doctor_names_whom_everybody_waits_for() {
+    let place = Place::new();
+    let holder = hold(&place, &format!("LOCK TABLE {TABLE} IN ACCESS EXCLUSIVE MODE"));
+    let pid = place.db.psql("SELECT pid FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted AND relation::regclass::text = 'org_outbox'");
+    let done = place.run(&words("doctor"));
+    let wanted = format!("✗ public.org_outbox is locked: everybody waits for pid {pid}      fix: end it: ");
+    assert!(done.code == 3 && done.stdout.contains(&wanted), "{done:?}");
+    drop(holder);
+}

@@ -268,6 +268,72 @@ fn dead_events_come_back_one_cause_at_a_time() {
     drop(relay);
 }
 
+/// The age that a filter goes by is that of the question, however long the answer takes to carry out.
+#[test]
+fn a_slow_replay_of_what_died_just_now_is_not_cut_short() {
+    let folder = Folder::new();
+    folder.fill(8, &format!("UPDATE {TABLE} SET dead_at = {NOW}, last_error = 'no'"));
+    let done = folder.json("dead replay --since 2s --rate 2/s --watch 0 --yes");
+    assert_eq!((&done["replayed"], &done["left"]), (&Value::from(8), &Value::from(0)), "{done}");
+}
+
+#[test]
+fn what_somebody_made_up_is_shown_within_bounds() {
+    let folder = Folder::new();
+    folder.fill(
+        1_200,
+        &format!(
+            "UPDATE {TABLE} SET dead_at = sequence - 99999999999999999, attempts = 25,
+                last_error = replace(replace(replace(hex(sequence), '1', 'a'), '2', 'b'), '3', 'c'),
+                topic = CASE WHEN sequence = 1 THEN replace(hex(zeroblob(200000)), '00', 't') || sequence ELSE topic END"
+        ),
+    );
+    // As many as can be told apart, but all are counted.
+    folder.sql(&format!("UPDATE {TABLE} SET topic = topic || hex(sequence)"));
+    let list = folder.ok("dead list");
+    assert!(list.starts_with("1,000 causes or more, 1,200 events\n"), "{}", &list[..100]);
+    assert_eq!(folder.json("dead list")["events"], 1_200);
+    assert!(folder.ok("events list --oldest").len() < 50_000, "one topic does not fill the screen");
+}
+
+#[test]
+fn a_tail_ends_when_nobody_reads_it() {
+    let folder = Folder::new();
+    let mut command = folder.command(&["events", "tail", "--table", TABLE]);
+    let mut tail = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(tail.stdout.take());
+    eventually_blocking("its end", LONG, || {
+        folder.fill(1, "SELECT ''");
+        tail.try_wait().unwrap().is_some()
+    });
+    assert_eq!(tail.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_file_that_somebody_has_for_himself_is_locked_and_not_away() {
+    let folder = Folder::new();
+    let done = block_on(async {
+        let pool = folder.pool().await;
+        let mut holder = pool.acquire().await.unwrap();
+        for sql in ["PRAGMA journal_mode = DELETE", "BEGIN EXCLUSIVE"] {
+            sqlx::query(sql).execute(&mut *holder).await.unwrap();
+        }
+        folder.run("status")
+    });
+    let says = "error[OUTBOX_DB_LOCKED]: postbox.db: somebody kept it locked for all of 10s";
+    assert!(done.code == 1 && done.stderr.contains(says), "{done:?}");
+}
+
+/// Its numbers mean something else: 2 would be an alarm.
+#[test]
+fn a_plugin_that_is_asked_wrongly_knows_nothing() {
+    let folder = Folder::new();
+    let mut command = folder.command(&["status", "--check", "--format", "nagios", "--table", TABLE]);
+    command.env("OUTBOX_RELAY_LOCK_TTL", "soon");
+    let done = finish(command, "");
+    assert!(done.code == 3 && done.stdout.starts_with("UNKNOWN postbox: relay.lock_ttl"), "{done:?}");
+}
+
 /// P2 under kill -9 at any instant, with a standby that takes over and writers in another process.
 #[test]
 fn six_thousand_events_through_ten_kills() {

@@ -177,7 +177,7 @@ codes! {
         "Give it as a flag, a variable or in postbox.toml, as the message says.";
     NoTables = "OUTBOX_NO_TABLES",
         "No outbox table is named.",
-        "Pass --table public.org_outbox, or set OUTBOX_RELAY_TABLES.";
+        "Pass --table with its name (on PostgreSQL such as public.org_outbox), or set OUTBOX_RELAY_TABLES.";
     MigrationInterrupted = "OUTBOX_MIGRATION_BUSY",
         "The migration could not get a short lock on the table in time.",
         "Run it again: it goes on where it stopped. A long transaction on the table holds it up.";

@@ -25,8 +25,20 @@ const CAPACITY: usize = 1000;
 /// And their bytes.
 const MAX_BYTES: usize = 16 << 20;
 
-/// The way from an outbox straight to the handlers of a relay in the same process. Give one to both, with
+/// The way from an outbox straight to the handlers of a relay in the same process. Give it to
+/// [`PostboxBuilder::hot`](crate::PostboxBuilder::hot), or to an outbox and a relay of the same table, with
 /// [`Outbox::hot`](crate::Outbox::hot) and [`RelayBuilder::hot`](crate::RelayBuilder::hot).
+///
+/// ```
+/// # use postbox_core::{Dispatcher, HotPath, Outbox, Relay, RelayError, Store};
+/// # fn both(store: impl Store, outbox: Outbox, sink: impl Dispatcher) -> Result<(), RelayError> {
+/// let path = HotPath::new();
+/// let outbox = outbox.hot(&path);
+/// let relay = Relay::builder(store).hot(&path).dispatcher(sink).build()?;
+/// assert_eq!(path.remaining(), 0); // nothing is taken before the relay runs
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// It is bounded in number and in bytes. When it is full, events go the way over the table: enqueue never fails for it,
 /// a warning is logged and `outbox_hot_dropped_total` counts them.
@@ -98,12 +110,16 @@ impl HotPath {
         self
     }
 
-    /// How many more events it would take now; none without a relay, or when that is stopping.
+    /// How many more events it would take now; none without a relay, when that is stopping, or while the table is paused.
     pub fn remaining(&self) -> usize {
         if self.attached().is_none() {
             return 0;
         }
         self.0.capacity.saturating_sub(self.0.used.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn allows_asynchronous(&self) -> bool {
@@ -197,6 +213,11 @@ impl HotEnd {
         if let Some(relay) = self.path.0.relay.get() {
             relay.open.store(open, Ordering::Release);
         }
+    }
+
+    /// How many places are taken.
+    pub(crate) fn used(&self) -> usize {
+        self.path.0.used.load(Ordering::Relaxed)
     }
 }
 

@@ -40,7 +40,9 @@ impl Journal {
     /// Notes what an outbox has written. Several calls of one outbox are one batch.
     pub(crate) fn note(&self, table: &Arc<OutboxTable>, hooks: &Hooks, events: &[Written], hot: Hot) {
         let mut batches = self.lock();
-        match batches.iter_mut().find(|batch| batch.hooks.same(hooks) && batch.table == *table) {
+        let same =
+            |batch: &&mut Batch| batch.hooks.same(hooks) && batch.table == *table && batch.hot.fits(&hot);
+        match batches.iter_mut().find(same) {
             Some(batch) => {
                 batch.events.extend_from_slice(events);
                 batch.hot.path = batch.hot.path.take().or(hot.path);
@@ -128,6 +130,14 @@ impl Batch {
 }
 
 impl Hot {
+    /// Whether both take the same path, as far as they take one: a row is born for the relay at its end.
+    fn fits(&self, other: &Self) -> bool {
+        match (&self.path, &other.path) {
+            (Some(path), Some(other)) => path.same(other),
+            _ => true,
+        }
+    }
+
     /// What a crash of the server may take back must not be handled before (hazard 33).
     fn check(&mut self, durable: bool) {
         let durable = durable || self.path.as_ref().is_none_or(HotPath::allows_asynchronous);

@@ -13,7 +13,7 @@
 //! 6. `relay/settle.rs` – outcomes become verdicts.
 //!
 //! Around it, in the caller's process: [`hook`], [`transaction`] and [`uow`] where events are written, [`bus`] and
-//! [`interceptor`] where they arrive, [`testing`] in tests.
+//! [`interceptor`] where they arrive, [`embed`] to start and stop it all with the application, [`testing`] in tests.
 
 pub mod browse;
 pub mod bus;
@@ -22,6 +22,7 @@ pub mod code;
 pub mod dead;
 pub mod diagnose;
 pub mod dispatcher;
+pub mod embed;
 pub mod event;
 pub mod failpoint;
 pub mod hook;
@@ -57,6 +58,7 @@ pub use code::Code;
 pub use dead::{DeadCause, DeadEvent, DeadFilter, DeadLetters};
 pub use diagnose::{Diagnose, Examination, Finding, Level};
 pub use dispatcher::{BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, Meta, Receipts};
+pub use embed::{Postbox, PostboxBuilder, PostboxPool};
 pub use event::{
     AggregateKey, Availability, Event, EventError, EventId, Headers, Limits, Payload, RecordDefaults,
     TenantId,

@@ -58,6 +58,12 @@ impl Outbox {
         }
     }
 
+    /// The same for a table with other columns.
+    pub(crate) fn with(mut self, layout: Layout) -> Self {
+        self.table = Arc::new(OutboxTable { name: self.table.name.clone(), layout });
+        self
+    }
+
     /// The tenant of events that name none.
     #[must_use]
     pub fn default_tenant(mut self, tenant: impl Into<TenantId>) -> Self {
@@ -154,7 +160,8 @@ impl Outbox {
         self.hooks.is_empty() && self.hot.is_none()
     }
 
-    /// Begins a transaction that knows how it ends, so that after-commit hooks run. It derefs to the driver's own.
+    /// Begins a transaction that knows how it ends, so that after-commit hooks run and hot events are handled. It derefs to
+    /// the driver's own.
     ///
     /// On SQLite it holds the write lock from the start (`BEGIN IMMEDIATE`).
     ///

@@ -89,6 +89,8 @@ pub enum ClaimMode {
 pub struct Claim {
     /// Whether this relay may work at all.
     pub standing: Standing,
+    /// Whether an operator paused the table. Also told to a relay that stands by: it handles what its own process writes.
+    pub paused: bool,
     /// Rows that are now leased to this relay, in order of availability and sequence.
     pub rows: Vec<Claimed>,
     /// Leased rows that cannot be read as events.

@@ -97,11 +97,12 @@ impl<D: Driver> OutboxTransaction<D> {
         self.open.0.clone()
     }
 
-    /// Commits, then runs `after_commit` of all hooks and waits for them.
+    /// Commits, hands hot events to their handlers, then runs `after_commit` of all hooks and waits for them (not for
+    /// the handlers).
     ///
-    /// Where hooks wait for the end, one statement before COMMIT makes sure that their events are still there: an error
-    /// that somebody ignored makes PostgreSQL answer COMMIT with a ROLLBACK that drivers report as success, and
-    /// `ROLLBACK TO SAVEPOINT` takes rows back behind everybody's back. Without hooks that statement is saved.
+    /// Where hooks or the hot path wait for the end, one statement before COMMIT makes sure that their events are still
+    /// there: an error that somebody ignored makes PostgreSQL answer COMMIT with a ROLLBACK that drivers report as success,
+    /// and `ROLLBACK TO SAVEPOINT` takes rows back behind everybody's back. Without them that statement is saved.
     ///
     /// # Errors
     /// [`CommitError::RolledBack`] if nothing was committed, `after_rollback` has run then;

@@ -44,6 +44,20 @@ pub(crate) fn missing(table: &TableName, others: Vec<String>) -> StoreError {
     StoreError::new(Code::TableMissing, StoreErrorKind::Refused, format!("{table} does not exist{hint}"))
 }
 
+/// An error for people who have no program at hand that would tell them the next step.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn with_next_step(error: StoreError, table: &TableName) -> StoreError {
+    if error.code() != Code::TableMissing {
+        return error;
+    }
+    let then = if error.message().ends_with('?') { " Else" } else { ":" };
+    let message = format!(
+        "{}{then} make it with `postbox migrate up --table {table}`, or with `migrate::up` from your own code",
+        error.message()
+    );
+    StoreError::new(error.code(), error.kind(), message).caused_by(error)
+}
+
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();

@@ -8,9 +8,8 @@
 //! # A tour
 //!
 //! ```no_run
-//! use postbox::postgres::PgStore;
 //! use postbox::sinks::FileSink;
-//! use postbox::{Event, EventBus, Meta, Outbox, Relay};
+//! use postbox::{Event, EventBus, Meta, Postbox};
 //! use serde::{Deserialize, Serialize};
 //!
 //! // 1. An event is a struct with a topic. A breaking change gets a new struct and a new `vN`.
@@ -23,30 +22,33 @@
 //!
 //! # async fn tour() -> Result<(), Box<dyn std::error::Error>> {
 //! let pool = sqlx::PgPool::connect("postgres://localhost/shop").await?;
-//! let outbox = Outbox::new("public.shop_outbox".parse()?);
 //!
-//! // 2. Enqueue it in the transaction that writes your data: both happen, or neither.
-//! let mut tx = pool.begin().await?;
-//! sqlx::query("INSERT INTO orders (id) VALUES ($1)").bind(7_i64).execute(&mut *tx).await?;
-//! outbox.enqueue(&mut tx, OrderPlaced { order_id: 7, total: "9.90".into() }).await?;
-//! tx.commit().await?;
-//!
-//! // 3. A relay delivers: to handlers in this process, and to sinks outside of it.
+//! // 2. Say where events go: to handlers in this process, and to sinks outside of it.
 //! let bus = EventBus::new().on(|meta: Meta, order: OrderPlaced| async move {
 //!     // An event may come again; `meta.event_id` is then the same.
 //!     println!("{}: order {} over {}", meta.event_id, order.order_id, order.total);
 //!     Ok(())
 //! });
-//! let relay = Relay::builder(PgStore::new(&pool, "public.shop_outbox".parse()?))
+//! let postbox = Postbox::builder(&pool, "public.shop_outbox".parse()?)
 //!     .route("shop.order.*.*", bus)
 //!     .route("**", FileSink::open("events.jsonl"))
-//!     .build()?
-//!     .spawn();
-//! relay.shutdown().await?; // finishes what runs, gives back the rest
+//!     .start()
+//!     .await?;
+//!
+//! // 3. Enqueue in the transaction that writes your data: both happen, or neither.
+//! let outbox = postbox.outbox();
+//! let mut tx = outbox.begin(&pool).await?;
+//! sqlx::query("INSERT INTO orders (id) VALUES ($1)").bind(7_i64).execute(&mut **tx).await?;
+//! outbox.enqueue(&mut tx, OrderPlaced { order_id: 7, total: "9.90".into() }).await?;
+//! tx.commit().await?;
+//!
+//! postbox.shutdown().await?; // finishes what runs, gives back the rest
 //! # Ok(())
 //! # }
 //! ```
 //!
+//! - Handled right after the commit, by the process that wrote it: [`HotPath`]. A process that only writes: [`Outbox`]. A relay
+//!   with a store of your own: [`Relay`].
 //! - More than a struct: [`Record::of`] adds headers, a tenant or a delay, [`Record::builder`] takes raw JSON or bytes.
 //! - Several events in one place: an enum of them, with the same derive. One handler and no other: [`EventBus::only`].
 //! - Your own code around it: a [`WriterHook`] where events are written and committed ([`Outbox::begin`]), an
@@ -72,10 +74,11 @@
 
 // Writing events.
 pub use postbox_core::{
-    Aggregate, AggregateKey, Availability, CommitError, Driver, EnqueueError, Enqueued, Event, EventError,
-    EventId, Headers, HookError, HookResult, IntoRecord, Json, Layout, Limits, Outbox, OutboxPool,
-    OutboxTable, OutboxTransaction, OutboxTx, Payload, PendingEvents, Receipt, Record, RecordBuilder,
-    TableName, TableNameError, TenantId, Topic, TopicError, UnitOfWork, UnitOfWorkError, WriterHook, Written,
+    Aggregate, AggregateKey, Availability, Birth, CommitError, Driver, EnqueueError, Enqueued, Event,
+    EventError, EventId, Guarded, Headers, HookError, HookResult, Inserted, Insertion, IntoRecord, Json,
+    Layout, Limits, Outbox, OutboxPool, OutboxTable, OutboxTransaction, OutboxTx, Payload, PendingEvents,
+    Receipt, Record, RecordBuilder, TableName, TableNameError, TenantId, Topic, TopicError, UnitOfWork,
+    UnitOfWorkError, WriterHook, Written,
 };
 #[cfg(feature = "derive")]
 pub use postbox_derive::Event;
@@ -85,6 +88,9 @@ pub use postbox_core::{
     BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, EventBus, EventInterceptor,
     HandlerError, HandlerResult, Meta, Receipts, Receive, ReceiveError, interceptor,
 };
+
+// All of it in one process, started and stopped with it.
+pub use postbox_core::{HotPath, Postbox, PostboxBuilder, PostboxPool, embed};
 
 // Running a relay, and looking after its table.
 pub use postbox_core::{

@@ -140,7 +140,7 @@ pub(super) fn dead() -> Command {
         .about("Gives dead events all their attempts again, and says what became of them")
         .after_help(
             "The table must be named by --table, the events by id, by a filter or by --all.\n\
-             Exits with 3 when some are dead again.",
+             Exits with 3 when some are dead again, or were left alone since others changed or hold them.",
         )
         .args(settings())
         .arg(ids("The events; or give a filter"))
@@ -149,7 +149,10 @@ pub(super) fn dead() -> Command {
         .args(pace());
     let discard = Command::new("discard")
         .about("Deletes dead events for good")
-        .after_help("The table must be named by --table, the events by id, by a filter or by --all.")
+        .after_help(
+            "The table must be named by --table, the events by id, by a filter or by --all.\n\
+             Exits with 3 when some were left alone since others changed or hold them.",
+        )
         .args(settings())
         .arg(ids("The events; or give a filter"))
         .args(dead_filters())

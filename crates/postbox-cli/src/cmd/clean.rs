@@ -71,7 +71,12 @@ async fn clean(
     let mut total = 0;
     let mut busy = false;
     loop {
-        let failed = |error: StoreError| Failure::from(Problem::about(table, &error));
+        // Each batch is committed: what was done stays done.
+        let failed = |error: StoreError| {
+            let problem = Problem::about(table, &error);
+            let before = format!("{} were deleted before", counted(total, "event"));
+            Failure::from(if total == 0 { problem } else { problem.after(&before) })
+        };
         match within_patience(async { store.sweep(request).await.map_err(failed) }).await? {
             Swept::Busy => {
                 busy = true;

@@ -106,6 +106,7 @@ fn work(table: &TableName, counts: &TableCounts, relay: &TableRelay, led: bool) 
         findings.push(Finding::doubtful("paused", format!("paused by {who}{reason}"), fix));
     }
     let waiting = counted(counts.pending, "event");
+    let wait = if counts.pending == 1 { "waits" } else { "wait" };
     match &relay.leader {
         Some(leader) => {
             let name = leader.rsplit_once('/').map_or(leader.as_str(), |(name, _)| name);
@@ -113,15 +114,15 @@ fn work(table: &TableName, counts: &TableCounts, relay: &TableRelay, led: bool) 
         }
         None if led && counts.pending > 0 => findings.push(Finding::wrong(
             "relay",
-            format!("nobody relays, and {waiting} wait"),
+            format!("nobody relays, and {waiting} {wait}"),
             format!("postbox relay --table {table}"),
         )),
         None if led => findings.push(Finding::good("relay", "nobody relays, and nothing waits")),
         None => {}
     }
     let oldest = counts.oldest_pending_age;
-    let lag = format!("{waiting} wait, the oldest for {}", age(oldest));
-    let fix = format!("postbox events list --table {table} --status failed shows errors");
+    let lag = format!("{waiting} {wait}, the oldest for {}", age(oldest));
+    let fix = format!("postbox events list --oldest --limit 5 --table {table} shows what they wait for");
     findings.push(match oldest {
         _ if counts.pending == 0 => Finding::good("lag", "nothing waits"),
         _ if oldest <= LATE => Finding::good("lag", lag),

@@ -13,7 +13,9 @@ use super::{block_on, given, named_table, one_table, within_patience};
 use crate::ask::Change;
 use crate::assemble::{Database, operator};
 use crate::cli::Call;
-use crate::render::{Cell, Tint, ago, counted, moment, printable, short, table as columns, thousands};
+use crate::render::{
+    Cell, TOPIC_WIDTH, Tint, ago, counted, moment, printable, short, table as columns, thousands,
+};
 use crate::report::{Exit, Failure, Problem, say, say_as_json, say_json};
 
 /// Lists events.
@@ -95,7 +97,7 @@ fn row(event: &EventSummary, now: OffsetDateTime) -> Vec<Cell> {
         Cell::text(event.status.as_str()).tint(tint(event.status)),
         Cell::number(event.attempts.unsigned_abs().into()),
         Cell::right(ago(event.created_at, now)),
-        Cell::text(&event.topic),
+        Cell::text(short(&event.topic, TOPIC_WIDTH)),
         Cell::text(short(&aggregate(event), 40)),
         Cell::text(event.event_id.to_string()),
         Cell::text(short(event.last_error.as_deref().unwrap_or_default(), 60)),

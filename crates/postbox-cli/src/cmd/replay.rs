@@ -24,7 +24,7 @@ const WATCH: Duration = Duration::from_secs(10);
 
 /// How carefully to go.
 pub(crate) struct Pace {
-    /// Not more than so many in all.
+    /// Not more than so many in all; `rows` of what follows have it in them.
     pub(crate) first: Option<u64>,
     rate: Option<f64>,
     watch: Duration,
@@ -87,7 +87,8 @@ async fn replay(
     let mut stop = std::pin::pin!(tokio::signal::ctrl_c());
     let mut due = Instant::now();
     loop {
-        let left = pace.first.map_or(u64::MAX, |first| first.saturating_sub(done.events.len() as u64));
+        // Never more than was agreed to, whatever has died or was published meanwhile.
+        let left = rows.saturating_sub(done.events.len() as u64);
         let take = u32::try_from(left).unwrap_or(batch).min(batch);
         if take == 0 {
             return Ok(done);
@@ -176,6 +177,14 @@ async fn watch(
     }
 }
 
+/// What was counted and then not changed, in words.
+pub(crate) fn left_alone(events: u64) -> String {
+    if events == 0 {
+        return String::new();
+    }
+    format!("  left alone {}: others changed them meanwhile, or hold them", thousands(events))
+}
+
 impl Became {
     fn report(
         &self,
@@ -186,13 +195,15 @@ impl Became {
         took: Duration,
     ) -> Result<Exit, Failure> {
         let replayed = done.events.len() as u64;
+        let left = if done.stopped { 0 } else { rows.saturating_sub(replayed) };
         if call.json {
             say_json(&json!({
                 "table": table.to_string(), "matched": rows, "replayed": replayed, "stopped": done.stopped,
                 "delivered": self.delivered, "dead_again": self.dead, "waiting": self.waiting, "gone": self.gone,
+                "left": left,
             }))?;
         } else {
-            let mut parts = vec![format!("replayed {}", thousands(replayed))];
+            let mut parts = vec![format!("replayed {}{}", thousands(replayed), left_alone(left))];
             if self.delivered > 0 {
                 parts.push(paint(&format!("✓ delivered {}", thousands(self.delivered)), Tint::Good));
             }
@@ -217,7 +228,7 @@ impl Became {
         }
         Ok(match () {
             () if done.stopped => Exit::Failed,
-            () if self.dead > 0 => Exit::Problems,
+            () if self.dead > 0 || left > 0 => Exit::Problems,
             () => Exit::Done,
         })
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::ArgMatches;
 use postbox_core::{Inspect as _, Layout, TableCounts, TableName, TableRelay};
 use serde_json::{Value, json};
 
@@ -21,19 +22,27 @@ struct Status {
 
 /// Shows the state of tables. One that cannot be looked at does not hide the others.
 pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
-    match (looked(call), nagios(call)) {
-        // A plugin that cannot tell says so in its own words.
-        (Err(failure @ Failure::Problems(_)), true) => {
-            let (what, _) = failure.first();
-            say(&format!("{} postbox: {}", Plugin::Unknown.word(), printable(&what)))?;
-            Ok(Exit::Plugin(Plugin::Unknown))
-        }
-        (result, _) => result,
+    match looked(call) {
+        Err(failure) if nagios(call) => unknown(&failure),
+        result => result,
     }
 }
 
+/// A plugin that cannot tell says so in its own words, and never with the number of a judgement.
+pub(crate) fn unknown(failure: &Failure) -> Result<Exit, Failure> {
+    let (what, _) = failure.first();
+    say(&format!("{} postbox: {}", Plugin::Unknown.word(), printable(&what)))?;
+    Ok(Exit::Plugin(Plugin::Unknown))
+}
+
 fn nagios(call: &Call<'_>) -> bool {
-    call.on("check") && call.text("format") == Some("nagios")
+    is_plugin(call.matches, call.json)
+}
+
+/// Whether it is asked as a plugin of Nagios; with `--json` it is not, whatever else is given.
+pub(crate) fn is_plugin(matches: &ArgMatches, json: bool) -> bool {
+    let format = matches.try_get_one::<String>("format").ok().flatten();
+    !json && matches.get_flag("check") && format.is_some_and(|format| format == "nagios")
 }
 
 fn looked(call: &Call<'_>) -> Result<Exit, Failure> {
@@ -173,7 +182,8 @@ impl Status {
         }
         if let Some(rate) = counts.published_per_second.filter(|rate| *rate > 0.0) {
             parts.push(format!("out {}/s", per_second(rate)));
-            if counts.pending > 0 {
+            // A trickle says nothing about when the rest will follow: its sink may be down.
+            if counts.pending > 0 && rate >= 1.0 {
                 #[allow(clippy::cast_precision_loss, reason = "an estimate")]
                 let left = Duration::try_from_secs_f64(counts.pending as f64 / rate).unwrap_or(Duration::MAX);
                 parts.push(format!("empty in ~{}", age(left)));

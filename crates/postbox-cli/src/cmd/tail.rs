@@ -14,8 +14,8 @@ use super::events::{aggregate, tint};
 use super::{block_on, given, one_table, within_patience};
 use crate::assemble::Database;
 use crate::cli::Call;
-use crate::render::{clock, paint, printable, short};
-use crate::report::{Exit, Failure, Problem, say, say_as_json};
+use crate::render::{TOPIC_WIDTH, clock, paint, printable, short};
+use crate::report::{Exit, Failure, Problem, said, say_as_json};
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -58,7 +58,11 @@ async fn follow(
             None => seen = Some(Seen::of(&page)),
             Some(seen) => {
                 for event in seen.news(&page) {
-                    if call.json { say_as_json(event)? } else { say(&line(event, now))? }
+                    let heard = if call.json { say_as_json(event)? } else { said(&line(event, now))? };
+                    // Who only wanted to see some (`| head`) has gone: nobody is left to follow them for.
+                    if !heard {
+                        return Ok(Exit::Done);
+                    }
                 }
             }
         }
@@ -116,7 +120,7 @@ fn line(event: &EventSummary, now: OffsetDateTime) -> String {
     let attempts = if event.attempts > 1 { format!("  attempt {}", event.attempts) } else { String::new() };
     let error = event.last_error.as_deref().filter(|_| event.status != EventStatus::Sent);
     let error = error.map(|error| format!("  {}", printable(&short(error, 100)))).unwrap_or_default();
-    let what = printable(&format!("{}  {}", event.topic, aggregate(event)));
+    let what = printable(&format!("{}  {}", short(&event.topic, TOPIC_WIDTH), short(&aggregate(event), 40)));
     format!(
         "{}  {status}  {:>8}  {what}  {}{attempts}{error}",
         clock(now, now),

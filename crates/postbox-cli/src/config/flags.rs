@@ -94,5 +94,13 @@ fn help(setting: &Setting) -> String {
     let doc = setting.doc.replace('`', "");
     let default =
         if setting.default.is_empty() { String::new() } else { format!(" [default: {}]", setting.default) };
-    format!("{doc} [env: {}]{default}", setting.env)
+    let built = match setting.built {
+        None => String::new(),
+        Some([only]) => {
+            let only = if only.is_empty() { "unset" } else { only };
+            format!(" In this version only {only}.")
+        }
+        Some(some) => format!(" In this version: {}.", some.join(", ")),
+    };
+    format!("{doc}{built} [env: {}]{default}", setting.env)
 }

@@ -15,7 +15,7 @@ const INTRODUCTION: &str = "\
 
 Each setting can be given as a flag, an environment variable or a key of `postbox.toml`; the first of these that is
 there wins, then the default. `postbox config show` prints what is in force and where it came from, `postbox config check` what
-is wrong. Everything that is wrong is reported at once, before anything starts.
+is wrong. Everything that is wrong with settings is reported at once, before anything starts.
 
 - **File**: `postbox.toml` in the current directory if there is one, or the file that `--config` or `POSTBOX_CONFIG` names.
   A key before the dot in the tables below is a section: `relay.batch_size` is `batch_size` under `[relay]`. Unknown keys are errors.

@@ -122,11 +122,11 @@ settings! {
     general: General ("") {
         /// The database that holds the tables; without one, a SQLite file in the working directory. Prefer the variable: a command line is visible to others.
         database_url: Secret = kind::database_url(), default "sqlite:postbox.db", env "DATABASE_URL", flag "database-url";
-        /// The same database past a transaction pooler, for the session lock and `LISTEN`.
+        /// The same database past a transaction pooler, where sessions mean something.
         direct_url: Option<Secret> = kind::direct_url(), default "", env "OUTBOX_DIRECT_URL", flag "direct-url";
         /// Where every topic goes that no `[[route]]` takes: a sink's URL or its name in `[sinks]`.
         sink: Option<Secret> = kind::sink(), default "", env "OUTBOX_SINK", flag "sink";
-        /// The address for health checks, metrics and the dashboard; unset serves none.
+        /// The address for health checks and metrics, such as `127.0.0.1:9187`; unset serves none.
         listen: Option<SocketAddr> = kind::listen(), default "", env "OUTBOX_LISTEN", flag "listen";
         /// The tenant of events that name none.
         default_tenant_id: Uuid = kind::uuid(), default "00000000-0000-0000-0000-000000000000", env "OUTBOX_DEFAULT_TENANT_ID", flag "default-tenant-id";
@@ -140,11 +140,11 @@ settings! {
     relay: Relay ("relay.") {
         /// Whether `postbox relay` delivers events.
         enabled: bool = kind::switch(), default "true", env "OUTBOX_RELAY_ENABLED", flag "relay-enabled";
-        /// The outbox tables to relay, such as `public.org_outbox`.
+        /// The outbox tables, such as `public.org_outbox`.
         tables: Vec<String> = kind::names(), default "", env "OUTBOX_RELAY_TABLES", flag "table";
         /// One relay works per table, the others stand by.
         single_active: bool = kind::switch(), default "true", env "OUTBOX_RELAY_SINGLE_ACTIVE", flag "single-active";
-        /// The longest wait between two looks at an idle table; a wake-up ends it early.
+        /// The longest wait between two looks at an idle table.
         poll_interval: Duration = kind::duration::<10, HOUR_MS>(), default "1s", env "OUTBOX_RELAY_POLL_INTERVAL", flag "poll-interval";
         /// How many events one claim takes at most.
         batch_size: usize = kind::count::<usize, 1, 10_000>(), default "100", env "OUTBOX_RELAY_BATCH_SIZE", flag "batch-size";
@@ -204,7 +204,7 @@ settings! {
 /// How events are claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// The best that there is.
+    /// The best that there is; in this version, leases.
     Auto,
     /// Each row is leased.
     Lease,

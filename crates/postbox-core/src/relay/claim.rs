@@ -164,7 +164,7 @@ impl<S: Store> Engine<S> {
                     }
                     Asked::Nothing => {}
                 }
-                self.stand(claim.standing);
+                self.stand(claim.standing, claim.paused);
                 if let Asked::Rows(mode) = wanted {
                     self.accept(asked, mode, claim);
                 }
@@ -186,7 +186,12 @@ impl<S: Store> Engine<S> {
     }
 
     /// Takes in whether this relay may work; what waits goes back when it may not.
-    pub(super) fn stand(&mut self, standing: Standing) {
+    pub(super) fn stand(&mut self, standing: Standing, paused: bool) {
+        let paused = paused || standing == Standing::Paused;
+        if paused && self.paused != Some(true) {
+            self.release_queued();
+        }
+        self.paused = Some(paused);
         if self.standing == standing {
             return;
         }
@@ -199,11 +204,9 @@ impl<S: Store> Engine<S> {
         self.standing = standing;
         self.telemetry.leader(standing != Standing::Standby);
         self.health.update(|health| health.standing = standing);
-        match standing {
-            Standing::Active => {}
+        if standing == Standing::Standby {
             // Hot events are handled where they were written, whoever relays.
-            Standing::Standby => self.release_cold(),
-            Standing::Paused => self.release_queued(),
+            self.release_cold();
         }
     }
 

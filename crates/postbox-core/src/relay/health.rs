@@ -75,6 +75,9 @@ impl RelayHealth {
     /// Why it is not delivering although it should, if that is so. A standby and a paused relay are well.
     pub fn problem(&self) -> Option<String> {
         let health = self.now();
+        if let Some(error) = health.error {
+            return Some(format!("the relay of {} cannot work: {error}", self.table));
+        }
         if health.last_turn.elapsed() > self.patience {
             return Some(format!(
                 "the relay of {} is stuck for {:?}",
@@ -82,11 +85,8 @@ impl RelayHealth {
                 health.last_turn.elapsed()
             ));
         }
-        if !health.opened && health.error.is_none() {
+        if !health.opened {
             return Some(format!("the relay of {} has not reached its table yet", self.table));
-        }
-        if let Some(error) = health.error {
-            return Some(format!("the relay of {} cannot work: {error}", self.table));
         }
         let since = health.waiting_since.filter(|since| since.elapsed() > self.patience)?;
         let why =

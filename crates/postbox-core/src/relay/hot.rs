@@ -7,7 +7,7 @@ use super::run::{Engine, Stage};
 use super::settle::Outcome;
 use crate::code::Code;
 use crate::hot::{HotEnd, HotEvent};
-use crate::store::{Standing, Store};
+use crate::store::Store;
 
 /// Waits for the next one; for ever where there is no hot path.
 pub(super) async fn next(hot: &mut Option<HotEnd>) -> Option<HotEvent> {
@@ -18,11 +18,16 @@ pub(super) async fn next(hot: &mut Option<HotEnd>) -> Option<HotEvent> {
 }
 
 impl<S: Store> Engine<S> {
-    /// From now on rows are born leased.
+    /// Rows are born leased as long as they would be handled: not while the table is paused, nor before that is known.
     pub(super) fn open_hot(&self) {
         if let Some(hot) = &self.hot {
-            hot.open(true);
+            hot.open(self.paused == Some(false));
         }
+    }
+
+    /// Whether places are taken by transactions that are still open, or by events that are on their way here.
+    pub(super) fn hot_is_underway(&self) -> bool {
+        self.hot.as_ref().is_some_and(|hot| hot.used() > self.held_hot)
     }
 
     /// No more rows are born leased; what has arrived meanwhile is given back.
@@ -60,7 +65,7 @@ impl<S: Store> Engine<S> {
         };
         self.hold(asked, &lease, Some(number), bytes, age, Some(slot));
         let now = Instant::now();
-        let paused = self.standing == Standing::Paused;
+        let paused = self.paused == Some(true);
         let lane = &mut self.lanes[number];
         lane.learn(&delivery.meta.topic);
         if late || self.stopping || paused || lane.circuit.is_open() {

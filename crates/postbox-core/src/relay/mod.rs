@@ -74,6 +74,11 @@ impl<S: Store> Relay<S> {
         self.engine.health()
     }
 
+    /// Looks at the table once, as [`run`](Self::run) does at its start; but a database that is away is not waited for.
+    pub(crate) async fn reach(&self) -> Result<(), RelayError> {
+        Ok(self.engine.store.open().await?)
+    }
+
     /// Claims one batch, delivers it, settles it; then what other relays left behind, one by one.
     ///
     /// # Errors
@@ -119,13 +124,55 @@ impl<S: Store> Relay<S> {
     pub fn spawn(self) -> RelayHandle {
         let (stop, mut stopped) = watch::channel(false);
         let health = self.health();
-        let task = tokio::spawn(self.with_graceful_shutdown(async move {
-            // A dropped handle is no wish to stop: the relay then runs as long as its runtime.
-            if stopped.wait_for(|stop| *stop).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }));
-        RelayHandle { stop, task, health }
+        let mut ending = Ending { health: health.clone(), ended: watch::Sender::new(()), told: false };
+        let ended = ending.ended.subscribe();
+        let task = tokio::spawn(async move {
+            let result = self
+                .with_graceful_shutdown(async move {
+                    // A dropped handle is no wish to stop: the relay then runs as long as its runtime.
+                    if stopped.wait_for(|stop| *stop).await.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                })
+                .await;
+            ending.returned(&result);
+            result
+        });
+        RelayHandle { stop, task, health, ended }
+    }
+}
+
+/// Tells of the end of a relay's task, whatever it ends of.
+struct Ending {
+    health: RelayHealth,
+    /// Whoever waits sees it closed.
+    ended: watch::Sender<()>,
+    told: bool,
+}
+
+impl Ending {
+    fn returned(&mut self, result: &Result<(), RelayError>) {
+        self.told = true;
+        if let Err(error) = result {
+            tracing::error!(table = self.health.table(), %error, "the relay has ended");
+            self.note(error);
+        }
+    }
+
+    fn note(&self, why: &dyn std::fmt::Display) {
+        self.health.update(|health| health.error = Some(format!("it has ended: {why}")));
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(table = self.health.table(), "the relay has ended: it panicked");
+            self.note(&"it panicked");
+        } else if !self.told {
+            // Killed, or gone with its runtime: somebody wanted that.
+            self.note(&"its task was dropped");
+        }
     }
 }
 
@@ -135,12 +182,22 @@ pub struct RelayHandle {
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<(), RelayError>>,
     health: RelayHealth,
+    ended: watch::Receiver<()>,
 }
 
 impl RelayHandle {
     /// What the relay is doing.
     pub fn health(&self) -> RelayHealth {
         self.health.clone()
+    }
+
+    /// Ends when the relay has ended, for whatever reason; [`join`](Self::join) says which.
+    ///
+    /// # Cancel safety
+    /// Only waits; it can be dropped and called again.
+    pub fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut ended = self.ended.clone();
+        async move { while ended.changed().await.is_ok() {} }
     }
 
     /// Drains and stops it.

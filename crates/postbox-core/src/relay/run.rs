@@ -60,6 +60,8 @@ pub(super) struct Engine<S: Store> {
     pub(super) extending: Option<JoinHandle<Renewal>>,
 
     pub(super) standing: Standing,
+    /// Whether the table is paused; not known before the first answer.
+    pub(super) paused: Option<bool>,
     /// The lane that the claim under way is a probe for.
     pub(super) probing: Option<usize>,
     pub(super) next_claim: Instant,
@@ -174,6 +176,7 @@ impl<S: Store> Engine<S> {
             settling: None,
             extending: None,
             standing: Standing::Standby,
+            paused: None,
             next_claim: now,
             next_beat: now,
             extend_pause: now,
@@ -216,7 +219,6 @@ impl<S: Store> Engine<S> {
                 Ok(()) => {
                     self.failures = 0;
                     self.health.note_opened();
-                    self.open_hot();
                     return Ok(());
                 }
                 Err(error) if error.kind() == StoreErrorKind::Refused => return Err(error.into()),
@@ -242,7 +244,6 @@ impl<S: Store> Engine<S> {
         self.report = RunReport::default();
         self.store.open().await?;
         self.health.note_opened();
-        self.open_hot();
         let mut mode = ClaimMode::Waiting;
         loop {
             let limit = if mode == ClaimMode::Waiting { self.settings.batch_size } else { 1 };
@@ -300,10 +301,16 @@ impl<S: Store> Engine<S> {
     pub(super) fn start_work(&mut self) {
         let now = Instant::now();
         self.health.update(|health| health.last_turn = std::time::Instant::now());
+        self.open_hot();
         self.start_settle();
         self.start_dispatches(now);
         self.start_extend(now);
+        let held_back = self.suspects.turn;
         self.start_claim(now);
+        if held_back && !self.suspects.turn {
+            // Hot events had to wait for the suspects: not until something else happens.
+            self.start_dispatches(now);
+        }
     }
 
     pub(super) fn start_dispatches(&mut self, now: Instant) {

@@ -122,7 +122,25 @@ enum Target {
     Named(String),
 }
 
-impl<S: Store> RelayBuilder<S> {
+impl RelayBuilder<()> {
+    /// For whoever makes the store at last.
+    pub(crate) fn unbound() -> Self {
+        Self::new(())
+    }
+
+    /// The same on a store.
+    pub(crate) fn on<S: Store>(self, store: S) -> RelayBuilder<S> {
+        let Self { store: (), settings, sinks, routes, interceptors, prefix, topic_labels, hot } = self;
+        RelayBuilder { store, settings, sinks, routes, interceptors, prefix, topic_labels, hot }
+    }
+
+    /// The settings as they are by now.
+    pub(crate) fn current(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+impl<S> RelayBuilder<S> {
     pub(super) fn new(store: S) -> Self {
         let (sinks, routes) = (Vec::new(), Vec::new());
         Self {
@@ -198,7 +216,9 @@ impl<S: Store> RelayBuilder<S> {
         self.topic_labels = most;
         self
     }
+}
 
+impl<S: Store> RelayBuilder<S> {
     /// Checks everything and makes the relay.
     ///
     /// # Errors

@@ -11,6 +11,9 @@ use super::run::{Engine, FAILING_FOR, Stage};
 use super::settle::Outcome;
 use crate::store::{Lease, Store};
 
+/// How often a stop looks whether transactions have ended whose events it waits for.
+const LOOK: Duration = Duration::from_millis(20);
+
 impl<S: Store> Engine<S> {
     /// Gives back everything that waits.
     pub(super) fn release_queued(&mut self) {
@@ -31,7 +34,8 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Stops claiming, waits for what runs, settles it, releases the rest uncharged (hazard 31).
+    /// Stops claiming, waits for what runs and for transactions that hold places on the hot path, settles it, releases the
+    /// rest uncharged (hazard 31).
     pub(super) async fn drain(&mut self) {
         tracing::info!(table = self.store.table(), in_flight = self.held.len(), "stopping");
         self.stopping = true;
@@ -39,11 +43,14 @@ impl<S: Store> Engine<S> {
         self.release_queued();
         let deadline = Instant::now() + self.settings.drain_timeout;
         let running = |engine: &Self| engine.lanes.iter().any(|lane| lane.running > 0);
-        while (running(self) || self.claiming.is_some()) && Instant::now() < deadline {
+        let busy = |engine: &Self| running(engine) || engine.claiming.is_some() || engine.hot_is_underway();
+        while busy(self) && Instant::now() < deadline {
             self.start_settle();
             self.release_queued();
+            // A transaction that is rolled back tells nobody: look now and then.
+            let look = if self.hot_is_underway() { Instant::now() + LOOK } else { deadline };
             let turn = self.turn();
-            let _ = tokio::time::timeout_at(deadline, turn).await;
+            let _ = tokio::time::timeout_at(look.min(deadline), turn).await;
         }
         self.units.abort_all();
         // What was reported until now has happened.

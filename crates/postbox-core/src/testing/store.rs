@@ -7,12 +7,17 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::drain::Tried;
-use super::memory::{Row, State, Table};
+use super::memory::{Memory, MemoryOutbox, Row, State, Table};
+use crate::cleaner::{Sweep, SweepRequest, Swept};
 use crate::dispatcher::{Delivery, Meta};
+use crate::embed::{Needs, PostboxPool};
+use crate::relay::Settings;
 use crate::store::{
     Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
     Verdict,
 };
+use crate::table::TableName;
+use crate::tx::Layout;
 
 /// The store of a [`MemoryOutbox`](super::MemoryOutbox), for a relay of your own in a test. Any number of relays may share it.
 #[derive(Debug, Clone)]
@@ -161,4 +166,33 @@ impl Store for MemoryStore {
     }
 
     async fn close(&self) {}
+}
+
+#[diagnostic::do_not_recommend]
+impl PostboxPool<Memory> for MemoryOutbox {
+    type Store = MemoryStore;
+    type Sweep = MemoryStore;
+
+    fn store(&self, _: &TableName, _: &Settings, _: bool) -> MemoryStore {
+        MemoryOutbox::store(self)
+    }
+
+    fn sweep(&self, _: &TableName, _: &Settings) -> MemoryStore {
+        MemoryOutbox::store(self)
+    }
+
+    async fn examine(&self, _: &TableName, _: Needs) -> Result<Layout, StoreError> {
+        Ok(Layout::Full)
+    }
+}
+
+impl Sweep for MemoryStore {
+    fn table(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Deletes nothing: whoever looks at this table wants to see all of it.
+    async fn sweep(&self, _: &SweepRequest) -> Result<Swept, StoreError> {
+        Ok(Swept::Deleted(0))
+    }
 }

@@ -141,7 +141,9 @@ impl AnyDatabase {
 
     /// Whether it is a file that is not there.
     pub fn is_missing_file(&self) -> bool {
-        matches!(&self.0, Kind::Sqlite(options) if !options.get_filename().exists())
+        // One that may not be looked for is not missing.
+        let gone = |options: &SqliteConnectOptions| matches!(options.get_filename().try_exists(), Ok(false));
+        matches!(&self.0, Kind::Sqlite(options) if gone(options))
     }
 
     /// One connection, past a pooler where there is a way. Who cannot get one hears so at once; a pool would try in
@@ -169,10 +171,14 @@ impl AnyDatabase {
             Kind::Sqlite(options) => {
                 let options =
                     options.as_ref().clone().busy_timeout(CONNECT_LIMIT).disable_statement_logging();
-                match tokio::time::timeout(CONNECT_LIMIT, sqlite::open(&options)).await {
-                    Ok(connection) => connection.map(AnyConnection::sqlite),
-                    Err(_) => Err(unanswered()),
-                }
+                let opened = tokio::time::timeout(CONNECT_LIMIT, sqlite::open(&options)).await;
+                // A file answers at once, unless somebody has it for himself.
+                let locked = |_| {
+                    let place = self.place();
+                    let message = format!("{place}: somebody kept it locked for all of {CONNECT_LIMIT:?}");
+                    StoreError::new(Code::DatabaseLocked, StoreErrorKind::Connection, message)
+                };
+                opened.map_err(locked)?.map(AnyConnection::sqlite)
             }
         }
     }
@@ -313,6 +319,8 @@ mod tests {
         assert_eq!((file.dialect(), file.place().as_str()), (Dialect::Sqlite, "some/app.db"));
         assert_eq!(file.name(), "app.db");
         assert!(file.is_missing_file());
+        let hidden = AnyDatabase::from_url("sqlite:/dev/null/app.db").unwrap();
+        assert!(!hidden.is_missing_file(), "nobody can say");
         let server = AnyDatabase::from_url("postgresql://me@db-1/app").unwrap();
         assert_eq!((server.dialect(), server.place().as_str()), (Dialect::Postgres, "db-1/app"));
         assert!(file.direct("postgres://db/a").unwrap_err().to_string().contains("leave it out"));

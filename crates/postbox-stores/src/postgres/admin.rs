@@ -234,12 +234,17 @@ impl Inspect for PgAdmin {
         if looked.layout == Layout::Bare {
             return Ok(TableRelay::default());
         }
+        // One that led by a session lock which nobody holds any more has died, however long its row still lasts.
         let sql = looked.template.fill(
-            "SELECT CASE WHEN expires_at > clock_timestamp() THEN holder END, epoch, strategy, paused_at, paused_by,
-                    paused_reason FROM {{relay}} WHERE tbl = $1",
+            "SELECT CASE WHEN expires_at > clock_timestamp() AND (NOT session OR EXISTS (
+                        SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
+                          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+                          AND (classid::bigint << 32 | objid::bigint) = $2)) THEN holder END,
+                    epoch, strategy, paused_at, paused_by, paused_reason FROM {{relay}} WHERE tbl = $1",
         );
         let row = sqlx::query(AssertSqlSafe(sql))
             .bind(&looked.key)
+            .bind(super::store::fnv1a(&format!("outbox:{}", looked.key)))
             .fetch_optional(&self.pool)
             .await
             .map_err(classify)?;

@@ -51,9 +51,9 @@ impl Inner {
             let Some(lead) = &mut state.lead else {
                 self.dispossessed();
                 // Also says so if there is no row to stand by for.
-                self.look_at_gate(&mut link.connection, opened).await?;
+                let gate = self.look_at_gate(&mut link.connection, opened).await?;
                 link.keep();
-                return Ok(Claim { standing: Standing::Standby, ..Claim::default() });
+                return Ok(Claim { standing: Standing::Standby, ..gate });
             };
             self.renew_lead(lead, &mut link.connection, opened).await?;
         }
@@ -96,8 +96,9 @@ impl Inner {
             .bind(self.single_active.then_some(&self.holder))
             .fetch_optional(connection);
         let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
-        let standing = standing(row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
-        Ok(Claim { standing, ..Claim::default() })
+        let paused = row.try_get(0).map_err(classify)?;
+        let standing = standing(paused, row.try_get(1).map_err(classify)?);
+        Ok(Claim { standing, paused, ..Claim::default() })
     }
 
     /// Reads rows where the relay owns the table, leases them where not. What may have killed somebody is leased always.
@@ -177,7 +178,7 @@ impl Inner {
             state.lost_tokens.pop();
         }
         let summary = summary?.ok_or_else(|| self.no_relay_row(opened))?;
-        claim.standing = standing(summary.paused, summary.mine);
+        (claim.standing, claim.paused) = (standing(summary.paused, summary.mine), summary.paused);
         // UPDATE … RETURNING answers in no order.
         claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
         let full = usize::try_from(summary.picked).unwrap_or(usize::MAX) >= request.limit || !summary.all_fit;

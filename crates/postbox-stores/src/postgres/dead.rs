@@ -25,6 +25,8 @@ const WHERE: &str =
 const REVIVE: &str = "attempts = 0, available_at = now(), locked_at = NULL, last_error = NULL{{revive}}";
 
 fn fill(looked: &Looked, sql: &str) -> String {
+    // What takes many statements goes by the time of the first: else what it is about changes while it runs.
+    let sql = sql.replace("{{where_then}}", &WHERE.replace("now()", "$9"));
     let sql = sql.replace("{{where}}", WHERE).replace("{{set}}", REVIVE);
     // A row with a time that no client can hold must not keep anybody from the others.
     let died = looked.template.fill("{{died}}");
@@ -149,7 +151,7 @@ impl DeadLetters for PgAdmin {
 
     async fn replay_all(&self, filter: &DeadFilter, batch: u32, who: &str) -> Result<u64, StoreError> {
         let sql = "WITH chosen AS MATERIALIZED (
-                SELECT id FROM {{table}} WHERE {{where}} AND {{died}} <= $9
+                SELECT id FROM {{table}} WHERE {{where_then}} AND {{died}} <= $9
                 ORDER BY {{died}}, sequence LIMIT $8 FOR UPDATE SKIP LOCKED)
             UPDATE {{table}} SET {{set}} WHERE id IN (SELECT id FROM chosen)";
         self.in_batches(sql, filter, batch.max(1), "replay", who).await
@@ -157,7 +159,7 @@ impl DeadLetters for PgAdmin {
 
     async fn discard(&self, filter: &DeadFilter, who: &str) -> Result<u64, StoreError> {
         let sql = "WITH chosen AS MATERIALIZED (
-                SELECT id FROM {{table}} WHERE {{where}} AND {{died}} <= $9
+                SELECT id FROM {{table}} WHERE {{where_then}} AND {{died}} <= $9
                 ORDER BY {{died}}, sequence LIMIT $8 FOR UPDATE SKIP LOCKED)
             DELETE FROM {{table}} WHERE id IN (SELECT id FROM chosen)";
         self.in_batches(sql, filter, 500, "discard", who).await

@@ -14,6 +14,9 @@ use super::schema::TableShape;
 /// The oldest server that is supported.
 const OLDEST: i32 = 140_000;
 
+/// To look at a table takes milliseconds, unless somebody has it for himself.
+const LONGEST_LOOK: Duration = Duration::from_secs(3);
+
 /// A transaction that is open this many times longer than is doubtful is wrong.
 const FAR_TOO_LONG: u32 = 15;
 
@@ -33,15 +36,40 @@ impl Diagnose for PgAdmin {
             ),
             Err(error) => failed("pooler", &error),
         });
-        match structure(&self.pool, self.table()).await {
-            Ok(found) => findings.extend(found),
-            Err(error) => findings.push(failed("table", &error).with_migrate(self.table(), &error)),
+        match tokio::time::timeout(LONGEST_LOOK, structure(&self.pool, self.table())).await {
+            Ok(Ok(found)) => findings.extend(found),
+            Ok(Err(error)) => findings.push(failed("table", &error).with_migrate(self.table(), &error)),
+            Err(_) => findings.push(held(&self.pool, self.table()).await),
         }
         match long_transactions(&self.pool, examination.long_transaction).await {
             Ok(found) => findings.extend(found),
             Err(error) => findings.push(failed("transactions", &error)),
         }
         findings
+    }
+}
+
+/// Whom everybody waits for who wants the table: one who has it for himself, or a reader in whose way somebody is who
+/// wants that. Said as what is wrong with the table: nothing else can be asked of it.
+async fn held(pool: &PgPool, table: &TableName) -> Finding {
+    let pids = sqlx::query_scalar::<_, Option<String>>(
+        "WITH waiting AS (SELECT DISTINCT pid FROM pg_locks WHERE relation = to_regclass($1) AND NOT granted)
+         SELECT string_agg(DISTINCT blocker::text, ', ') FROM waiting, unnest(pg_blocking_pids(pid)) AS blocker
+         WHERE blocker NOT IN (SELECT pid FROM waiting)",
+    );
+    let pids = pids.bind(table.quoted('"')).persistent(false).fetch_one(pool).await;
+    match pids.map_err(classify) {
+        Ok(Some(pids)) => Finding::wrong(
+            "table",
+            format!("{table} is locked: everybody waits for pid {pids}"),
+            format!("end it: SELECT pg_terminate_backend(pid) FROM unnest(ARRAY[{pids}]) pid"),
+        ),
+        Ok(None) => Finding::wrong(
+            "table",
+            format!("{table} could not be looked at for {LONGEST_LOOK:?}"),
+            "see what the server is busy with: SELECT * FROM pg_stat_activity",
+        ),
+        Err(error) => failed("table", &error),
     }
 }
 

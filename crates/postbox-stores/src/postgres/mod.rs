@@ -9,6 +9,7 @@ mod browse;
 mod claim;
 mod dead;
 mod diagnose;
+mod embed;
 mod error;
 mod leader;
 mod link;

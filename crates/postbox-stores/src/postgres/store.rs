@@ -64,12 +64,13 @@ pub(super) struct Opened {
 /// How a relay makes sure that rows are its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Strategy {
-    /// The best that the table and the relay allow: to own, where only one relay is active on a migrated table.
+    /// What suits most; in this version, leases.
     #[default]
     Auto,
     /// Each row is leased, which writes it once more.
     Lease,
-    /// The active relay owns the table: it writes what it has in flight into its own row.
+    /// The active relay owns the table: it writes what it has in flight into its own row. Needs a migrated table and
+    /// `single_active`.
     Owner,
 }
 
@@ -202,8 +203,8 @@ impl Inner {
         settles.keep();
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
-        let can_own = layout == Layout::Full && self.single_active;
-        if self.strategy == Strategy::Owner && !can_own {
+        let owns = self.strategy == Strategy::Owner;
+        if owns && !(layout == Layout::Full && self.single_active) {
             let why = if layout == Layout::Bare {
                 "it has only the standard columns"
             } else {
@@ -212,7 +213,6 @@ impl Inner {
             let message = format!("{key} cannot be owned: {why}");
             return Err(StoreError::new(Code::ConfigUnsupported, StoreErrorKind::Refused, message));
         }
-        let owns = can_own && self.strategy != Strategy::Lease;
         Ok(Opened { statements: Statements::new(&shape), layout, owns, key, lock })
     }
 

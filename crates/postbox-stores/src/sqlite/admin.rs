@@ -15,7 +15,7 @@ use super::clock::{from_micros, now, span};
 use super::error::{classify, within};
 use super::link::{Link, Taken};
 use super::patience::OPERATION_LIMIT;
-use super::schema::{TableShape, in_main};
+use super::schema::{TableShape, in_main, names};
 use crate::table::Template;
 
 /// Counts stop here; beyond, pending events are only counted, up to the second bound: then there are at least so many.
@@ -115,8 +115,9 @@ impl Inner {
                 let mut link = self.link.take().await?;
                 link.file().await?;
                 TableShape::expect(&mut link.connection, &table).await?;
+                let template = names(&mut link.connection, &table).await?;
                 link.keep();
-                Ok(Looked { key: table.to_string(), template: Template::of(&table, '"') })
+                Ok(Looked { key: table.to_string(), template })
             })
             .await
     }
@@ -220,8 +221,8 @@ impl SweepCount for SqliteAdmin {
     async fn due(&self, request: &SweepRequest) -> Result<Due, StoreError> {
         let looked = self.0.looked().await?;
         let sql = looked.template.fill(
-            "SELECT (SELECT count(*) FROM {{table}} WHERE published_at < ?1),
-                    (SELECT count(*) FROM {{table}} WHERE dead_at < ?2 AND published_at IS NULL)",
+            "SELECT (SELECT count(*) FROM {{table}} {{by_published}} WHERE published_at < ?1),
+                    (SELECT count(*) FROM {{table}} {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL)",
         );
         let mut link = self.0.reader().await?;
         let query = sqlx::query(AssertSqlSafe(sql));

@@ -21,6 +21,7 @@ const AGAIN: &str = ", published_at = NULL, sinks_done = NULL";
 /// `?1` ids, as a JSON array of hexadecimal digits.
 const CHOSEN: &str = "event_id IN (SELECT unhex(value) FROM json_each(?1))";
 
+/// `?1` since `?2` until `?3` topic
 const BETWEEN: &str = "published_at >= ?1 AND published_at < ?2 AND (?3 IS NULL OR topic = ?3)";
 
 fn digits(events: &[EventId]) -> String {
@@ -104,7 +105,7 @@ impl SqliteAdmin {
     ) -> Result<Vec<EventId>, StoreError> {
         let looked = self.0.looked().await?;
         let sql = format!(
-            "{change} WHERE {CHOSEN} AND dead_at IS NOT NULL AND published_at IS NULL RETURNING event_id"
+            "{change} WHERE {CHOSEN} AND +dead_at IS NOT NULL AND +published_at IS NULL RETURNING event_id"
         );
         let (chosen, what) = (digits(events), described(events));
         self.change(looked, Change { sql: fill(looked, &sql), chosen, action, what }, who).await
@@ -119,21 +120,21 @@ async fn choose(
     limit: u32,
 ) -> Result<Vec<(i64, i64)>, StoreError> {
     let limit = i64::from(limit);
-    let choose = |condition: &str, place: &str| {
+    let choose = |condition: &str, index: &str, place: &str| {
         fill(
             looked,
             &format!(
-                "SELECT sequence, published_at FROM {{{{table}}}} WHERE {condition} ORDER BY published_at, sequence LIMIT {place}"
+                "SELECT sequence, published_at FROM {{{{table}}}} {index} WHERE {condition} ORDER BY published_at, sequence LIMIT {place}"
             ),
         )
     };
     let chosen = match which {
         Published::Events { event_ids } => {
-            let sql = choose(&format!("{CHOSEN} AND published_at IS NOT NULL"), "?2");
+            let sql = choose(&format!("{CHOSEN} AND +published_at IS NOT NULL"), "", "?2");
             sqlx::query_as(AssertSqlSafe(sql)).bind(digits(event_ids)).bind(limit).fetch_all(connection).await
         }
         Published::Between { since, until, topic } => {
-            let query = sqlx::query_as(AssertSqlSafe(choose(BETWEEN, "?4")));
+            let query = sqlx::query_as(AssertSqlSafe(choose(BETWEEN, "{{by_published}}", "?4")));
             let query = query.bind(micros(*since)).bind(micros(*until)).bind(topic).bind(limit);
             query.fetch_all(connection).await
         }
@@ -186,17 +187,18 @@ impl Browse for SqliteAdmin {
 
     async fn count_published(&self, which: &Published) -> Result<u64, StoreError> {
         let looked = self.0.looked().await?;
-        let count =
-            |condition: &str| fill(looked, &format!("SELECT count(*) FROM {{{{table}}}} WHERE {condition}"));
+        let count = |condition: &str, index: &str| {
+            fill(looked, &format!("SELECT count(*) FROM {{{{table}}}} {index} WHERE {condition}"))
+        };
         let mut link = self.0.reader().await?;
         let count: Result<i64, sqlx::Error> = match which {
             Published::Events { event_ids } => {
-                let sql = count(&format!("{CHOSEN} AND published_at IS NOT NULL"));
+                let sql = count(&format!("{CHOSEN} AND +published_at IS NOT NULL"), "");
                 let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(digits(event_ids));
                 query.fetch_one(&mut link.connection).await
             }
             Published::Between { since, until, topic } => {
-                let query = sqlx::query_scalar(AssertSqlSafe(count(BETWEEN)));
+                let query = sqlx::query_scalar(AssertSqlSafe(count(BETWEEN, "{{by_published}}")));
                 let query = query.bind(micros(*since)).bind(micros(*until)).bind(topic);
                 query.fetch_one(&mut link.connection).await
             }
@@ -216,7 +218,7 @@ impl Browse for SqliteAdmin {
         // Not if it was replayed and published again since it was chosen.
         let sql = format!(
             "{REVIVE}{AGAIN} FROM (SELECT value ->> 0 AS chosen, value ->> 1 AS at FROM json_each(?1))
-             WHERE sequence = chosen AND published_at = at RETURNING event_id"
+             WHERE sequence = chosen AND +published_at = at RETURNING event_id"
         );
         let sql = fill(looked, &sql);
         let what = match which {

@@ -1,20 +1,17 @@
-//! ④ Claim: rows are looked for without a lock, then leased in one short transaction.
+//! ④ Claim: rows are looked for without a lock; `lease.rs` then leases them in one short transaction.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use futures_util::TryStreamExt as _;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing};
 use postbox_core::{Code, StoreError, StoreErrorKind, Topic};
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
-use uuid::Uuid;
 
 use super::clock::{from_micros, micros, now, span};
 use super::error::{classify, within};
 use super::leader::Lead;
+use super::lease::Candidate;
 use super::patience::OPERATION_LIMIT;
-use super::row::{self, Found};
 use super::store::{Inner, Opened};
 use crate::cursor::{Cursor, Key, START, just_before};
 
@@ -40,7 +37,10 @@ impl Inner {
                 state.lead = self.take_lead(opened, request.poll_interval).await?;
             }
             let Some(lead) = &mut state.lead else {
-                return Ok(Claim { standing: Standing::Standby, ..Claim::default() });
+                let mut reader = self.reader.take().await?;
+                let (_, paused) = self.look_at_gate(&mut reader.connection, opened).await?;
+                reader.keep();
+                return Ok(Claim { standing: Standing::Standby, paused, ..Claim::default() });
             };
             self.renew_lead(lead, opened).await?;
         }
@@ -48,13 +48,13 @@ impl Inner {
         // Before the look: what commits after it must end the next wait.
         let version = data_version(&mut reader.connection).await?;
         self.seen.store(version, Ordering::Relaxed);
-        let standing = self.look_at_gate(&mut reader.connection, opened).await?;
+        let (standing, paused) = self.look_at_gate(&mut reader.connection, opened).await?;
         if standing == Standing::Standby {
             state.lead = None;
         }
         if standing != Standing::Active || request.limit == 0 {
             reader.keep();
-            return Ok(Claim { standing, ..Claim::default() });
+            return Ok(Claim { standing, paused, ..Claim::default() });
         }
         let picked = pick(&mut state, &mut reader.connection, opened, &request).await?;
         reader.keep();
@@ -90,12 +90,12 @@ impl Inner {
         Ok(found)
     }
 
-    /// Whether this relay may work.
+    /// Whether this relay may work, and whether the table is paused.
     async fn look_at_gate(
         &self,
         connection: &mut SqliteConnection,
         opened: &Opened,
-    ) -> Result<Standing, StoreError> {
+    ) -> Result<(Standing, bool), StoreError> {
         let gate = sqlx::query(AssertSqlSafe(opened.statements.gate.as_str()))
             .bind(&opened.key)
             .bind(self.single_active.then_some(&self.holder))
@@ -104,51 +104,12 @@ impl Inner {
         let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
         let paused: bool = row.try_get(0).map_err(classify)?;
         let mine: Option<bool> = row.try_get(1).map_err(classify)?;
-        Ok(match (mine, paused) {
+        let standing = match (mine, paused) {
             (Some(true), true) => Standing::Paused,
             (Some(true), false) => Standing::Active,
             _ => Standing::Standby,
-        })
-    }
-
-    /// Leases what was picked and is still there.
-    async fn take_rows(
-        &self,
-        opened: &Opened,
-        request: &ClaimRequest,
-        chosen: &[i64],
-        claim: &mut Claim,
-    ) -> Result<(), StoreError> {
-        let sql = match request.mode {
-            ClaimMode::Suspect => &opened.statements.claim_suspect,
-            ClaimMode::Waiting | ClaimMode::Probe(_) => &opened.statements.claim_unlocked,
         };
-        let token: Arc<str> = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
-        let mut writer = self.writer.begin().await?;
-        let now = now();
-        let mut rows = sqlx::query(AssertSqlSafe(sql.as_str()))
-            .bind(now)
-            .bind(serde_json::json!(chosen).to_string())
-            .bind(now.saturating_sub(span(request.lock_ttl)))
-            .bind(request.max_attempts)
-            .bind(&*token)
-            .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts))
-            .bind(&opened.key)
-            .bind(self.single_active.then_some(&self.holder))
-            .fetch(&mut writer.connection);
-        // Row by row: a batch of large payloads shall not stand in memory twice.
-        while let Some(row) = rows.try_next().await.map_err(classify)? {
-            match row::decode(&row, &self.label, &token).map_err(classify)? {
-                Found::Delivery(claimed) => claim.rows.push(*claimed),
-                Found::Undecodable(row) => claim.undecodable.push(row),
-                Found::Buried(row) => claim.buried.push(row),
-            }
-        }
-        drop(rows);
-        writer.commit().await?;
-        // UPDATE … RETURNING answers in no order.
-        claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
-        Ok(())
+        Ok((standing, paused))
     }
 
     pub(super) fn no_relay_row(&self, opened: &Opened) -> StoreError {
@@ -171,7 +132,7 @@ fn names(topics: &[Topic]) -> String {
 
 /// What a look at the table found.
 struct Picked {
-    chosen: Vec<i64>,
+    chosen: Vec<Candidate>,
     more: bool,
     suspects: bool,
 }
@@ -197,36 +158,35 @@ async fn pick(
     // A time that somebody made up may be before any.
     let from_at = if from == START { i64::MIN } else { micros(from.0) };
     let now = now();
-    let look = sqlx::query(AssertSqlSafe(sql.as_str()))
+    let look = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(sql.as_str()))
         .bind(now)
         .bind(from_at)
         .bind(from.1)
         .bind(now.saturating_sub(span(request.lock_ttl)))
         .bind(names(topics))
         .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
-        .fetch_all(connection);
-    let rows = within(OPERATION_LIMIT, look).await?;
+        .fetch_one(connection);
+    let answer = within(OPERATION_LIMIT, look).await?.unwrap_or_default();
+    let mut rows: Vec<Candidate> = answer.split(';').filter_map(Candidate::read).collect();
+    // An aggregate promises no order.
+    rows.sort_unstable_by_key(|row| (row.available_at, row.sequence));
 
     let wants_suspects = request.mode == ClaimMode::Suspect;
-    let (mut chosen, mut bytes, mut all_fit) = (Vec::with_capacity(rows.len()), 0, true);
+    let (mut chosen, mut bytes, mut all_fit) = (Vec::with_capacity(rows.len()), 0_usize, true);
     let (mut last, mut suspect): (Option<Key>, Option<Key>) = (None, None);
     for row in &rows {
-        let read = || -> Result<(i64, i64, bool, i64), sqlx::Error> {
-            Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?))
-        };
-        let (sequence, available_at, is_suspect, size) = read().map_err(classify)?;
-        let key = (from_micros(available_at), sequence);
-        if is_suspect {
+        let key = (from_micros(row.available_at), row.sequence);
+        if row.suspect {
             suspect = suspect.or(Some(key));
         }
-        if is_suspect == wants_suspects {
+        if row.suspect == wants_suspects {
             // One is always allowed.
             if !chosen.is_empty() && bytes >= request.max_bytes {
                 all_fit = false;
                 break;
             }
-            bytes = bytes.saturating_add(usize::try_from(size).unwrap_or(0));
-            chosen.push(sequence);
+            bytes = bytes.saturating_add(row.bytes);
+            chosen.push(*row);
         }
         last = Some(key);
     }

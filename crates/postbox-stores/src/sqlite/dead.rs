@@ -11,6 +11,7 @@ use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
 use super::admin::{Looked, SqliteAdmin, audit};
 use super::clock::{from_micros, now, span};
 use super::error::classify;
+use super::row::{number, text, uuid};
 
 /// The condition of a filter: `?1` to `?6`, each left out where it is null. Causes are compared outside of SQL, which
 /// has no regular expressions here.
@@ -74,18 +75,19 @@ fn has_cause(filter: &DeadFilter, error: Option<&str>) -> bool {
     filter.cause.as_ref().is_none_or(|cause| *cause == cause_of(error.unwrap_or_default()))
 }
 
+/// A row as well as it can be read: what is not even an event must not hide the others.
 fn read(row: &SqliteRow) -> Result<DeadEvent, sqlx::Error> {
     Ok(DeadEvent {
-        event_id: EventId(row.try_get(0)?),
-        tenant_id: TenantId(row.try_get(1)?),
-        topic: row.try_get(2)?,
-        aggregate_type: row.try_get(3)?,
-        aggregate_id: row.try_get(4)?,
+        event_id: EventId(uuid(row, 0).unwrap_or_default()),
+        tenant_id: TenantId(uuid(row, 1).unwrap_or_default()),
+        topic: text(row, 2)?.unwrap_or_default(),
+        aggregate_type: text(row, 3)?,
+        aggregate_id: text(row, 4)?,
         sequence: row.try_get(5)?,
-        attempts: row.try_get(6)?,
+        attempts: number(row, 6)?.unwrap_or_default(),
         created_at: from_micros(row.try_get(7)?),
         dead_at: from_micros(row.try_get(8)?),
-        last_error: row.try_get(9)?,
+        last_error: text(row, 9)?,
     })
 }
 
@@ -100,12 +102,12 @@ async fn walk(
         looked,
         "SELECT event_id, tenant_id, topic, aggregate_type, aggregate_id, sequence, attempts, created_at, dead_at,
                 last_error
-         FROM {{table}} WHERE {{where}} ORDER BY dead_at, sequence",
+         FROM {{table}} {{by_dead}} WHERE {{where}} ORDER BY dead_at, sequence",
     );
     let mut rows = bind(sqlx::query(AssertSqlSafe(sql)), filter, now()).fetch(connection);
     while let Some(row) = rows.try_next().await.map_err(classify)? {
-        let error: Option<&str> = row.try_get(9).map_err(classify)?;
-        if has_cause(filter, error) && !each(&row).map_err(classify)? {
+        let error = text(&row, 9).map_err(classify)?;
+        if has_cause(filter, error.as_deref()) && !each(&row).map_err(classify)? {
             break;
         }
     }
@@ -127,7 +129,7 @@ impl SqliteAdmin {
         let what = serde_json::json!({ "filter": filter });
         let sql = fill(
             looked,
-            &format!("{change} WHERE sequence IN (SELECT value FROM json_each(?1)) AND dead_at <= ?3"),
+            &format!("{change} WHERE sequence IN (SELECT value FROM json_each(?1)) AND +dead_at <= ?3"),
         );
         let started = now();
         // Found without a lock, changed in short transactions.
@@ -178,7 +180,7 @@ impl DeadLetters for SqliteAdmin {
         let looked = self.0.looked().await?;
         let mut link = self.0.reader().await?;
         if filter.cause.is_none() {
-            let sql = fill(looked, "SELECT count(*) FROM {{table}} WHERE {{where}}");
+            let sql = fill(looked, "SELECT count(*) FROM {{table}} {{by_dead}} WHERE {{where}}");
             let query = bind(sqlx::query(AssertSqlSafe(sql)), filter, now());
             let row = query.fetch_one(&mut link.connection).await.map_err(classify)?;
             link.keep();
@@ -199,11 +201,8 @@ impl DeadLetters for SqliteAdmin {
         let mut link = self.0.reader().await?;
         let mut causes: HashMap<(String, String), DeadCause> = HashMap::new();
         walk(&mut link.connection, looked, filter, |row| {
-            let topic: String = row.try_get(2)?;
-            let (cause, at) = (
-                cause_of(row.try_get::<Option<&str>, _>(9)?.unwrap_or_default()),
-                from_micros(row.try_get(8)?),
-            );
+            let topic = text(row, 2)?.unwrap_or_default();
+            let (cause, at) = (cause_of(&text(row, 9)?.unwrap_or_default()), from_micros(row.try_get(8)?));
             let new =
                 || DeadCause { cause: cause.clone(), topic: topic.clone(), events: 0, first: at, last: at };
             let known = causes.entry((cause.clone(), topic.clone())).or_insert_with(new);
@@ -225,7 +224,7 @@ impl DeadLetters for SqliteAdmin {
         let looked = self.0.looked().await?;
         let sql = fill(
             looked,
-            &format!("{REVIVE} WHERE event_id = ?1 AND dead_at IS NOT NULL AND published_at IS NULL"),
+            &format!("{REVIVE} WHERE event_id = ?1 AND +dead_at IS NOT NULL AND +published_at IS NULL"),
         );
         let mut link = self.0.link.begin().await?;
         let query = sqlx::query(AssertSqlSafe(sql)).bind(event.0).bind(now());

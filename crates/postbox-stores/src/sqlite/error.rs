@@ -35,6 +35,7 @@ pub fn classify(error: sqlx::Error) -> StoreError {
                 // CORRUPT, CANTOPEN, NOTADB.
                 (11 | 14 | 26, _) => (Code::DatabaseFile, Refused),
                 (1, _) if message.starts_with("no such table") => (Code::TableMissing, Refused),
+                (1, _) if message.starts_with("no such index") => (Code::TableMismatch, Refused),
                 (1, _) if message.contains("no such column") || message.contains("has no column") => {
                     (Code::TableMismatch, Refused)
                 }

@@ -6,18 +6,27 @@
 use std::path::Path;
 
 use postbox_core::{Code, StoreError};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
-use sqlx::{ConnectOptions as _, SqliteConnection};
+use sqlx::query::Query;
+use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, Sqlite, SqliteConnection};
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::disk::may_write;
+use super::clock::now;
+use super::disk::{Identity, identity, may_write, refused};
 use super::error::{classify, is_busy, within};
 use super::patience::{OPERATION_LIMIT, Patience};
 
 #[derive(Debug)]
 pub(super) struct Link {
     options: SqliteConnectOptions,
-    slot: Mutex<Option<SqliteConnection>>,
+    slot: Mutex<Option<Open>>,
+}
+
+/// An open connection, and the file behind it.
+#[derive(Debug)]
+struct Open {
+    connection: SqliteConnection,
+    file: Option<Identity>,
 }
 
 impl Link {
@@ -30,8 +39,12 @@ impl Link {
             .synchronous(SqliteSynchronous::Full)
             // What a long reader made the log grow to is given back once it has gone.
             .pragma("journal_size_limit", "67108864")
+            // Fewer turns of two threads at one row each; what is asked for is bounded in bytes.
+            .row_buffer_size(1000)
             // `Patience` waits instead.
             .busy_timeout(std::time::Duration::ZERO)
+            // The table must be there, so the file must be: one that vanished is not made anew, and empty.
+            .create_if_missing(false)
             // A relay's polling does not belong into the log of slow or executed statements.
             .disable_statement_logging();
         Self { options, slot: Mutex::default() }
@@ -42,12 +55,17 @@ impl Link {
         self.options.get_filename()
     }
 
-    /// Takes the connection for one operation, connecting if there is none.
+    /// Takes the connection for one operation, connecting if there is none, or if the file is another one now: a backup
+    /// that was put back, or one that was made anew. SQLite would go on with the old file, which nobody else can see.
     pub(super) async fn take(&self) -> Result<Taken<'_>, StoreError> {
         let mut slot = self.slot.lock().await;
+        // Before it is opened: should it be replaced in between, that is seen the next time.
+        let file = identity(self.path());
         match slot.take() {
-            Some(connection) => Ok(Taken { slot, connection, fresh: false }),
-            None => Ok(Taken { connection: open(&self.options).await?, slot, fresh: true }),
+            Some(Open { connection, file: behind }) if behind.is_none() || behind == file => {
+                Ok(Taken { slot, connection, file, fresh: false })
+            }
+            _ => Ok(Taken { connection: open(&self.options).await?, slot, file, fresh: true }),
         }
     }
 
@@ -63,6 +81,31 @@ impl Link {
                     if let Err(error) = patience.pause(error).await {
                         let error = classify(error);
                         // Nothing was begun: the connection is as good as before.
+                        if error.code() == Code::DatabaseLocked {
+                            taken.keep();
+                        }
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs one statement that writes, which is a transaction of its own: it asks for the lock before anything else, as
+    /// [`begin`](Self::begin) does. It is made for the time at which it is tried.
+    pub(super) async fn execute<'q>(
+        &self,
+        statement: impl Fn(i64) -> Query<'q, Sqlite, SqliteArguments>,
+    ) -> Result<Executed<'_>, StoreError> {
+        let mut taken = self.take().await?;
+        let mut patience = Patience::new();
+        loop {
+            let at = now();
+            match statement(at).execute(&mut taken.connection).await {
+                Ok(done) => return Ok(Executed { taken, at, changed: done.rows_affected() }),
+                Err(error) => {
+                    if let Err(error) = patience.pause(error).await {
+                        let error = classify(error);
                         if error.code() == Code::DatabaseLocked {
                             taken.keep();
                         }
@@ -95,9 +138,9 @@ impl Link {
 
     /// Closes the connection.
     pub(super) async fn close(&self) {
-        if let Some(connection) = self.slot.lock().await.take() {
+        if let Some(open) = self.slot.lock().await.take() {
             use sqlx::Connection as _;
-            let _ = within(OPERATION_LIMIT, connection.close()).await;
+            let _ = within(OPERATION_LIMIT, open.connection.close()).await;
         }
     }
 }
@@ -128,9 +171,9 @@ fn explain(file: &Path, error: StoreError) -> StoreError {
             }
             Ok(false) => "it does not exist".to_owned(),
             Ok(true) if file.is_dir() => "it is a directory".to_owned(),
-            Ok(true) => match std::fs::File::open(file) {
-                Err(problem) => problem.to_string(),
-                Ok(_) => error.message().to_owned(),
+            Ok(true) => match refused(file) {
+                Some(problem) => problem.to_string(),
+                None => error.message().to_owned(),
             },
         },
         Code::DatabaseReadOnly if !may_write(folder) => {
@@ -145,11 +188,21 @@ fn explain(file: &Path, error: StoreError) -> StoreError {
     StoreError::new(error.code(), error.kind(), format!("{}: {why}", file.display())).caused_by(error)
 }
 
+/// What [`Link::execute`] did.
+pub(super) struct Executed<'a> {
+    pub(super) taken: Taken<'a>,
+    /// When.
+    pub(super) at: i64,
+    /// To how many rows.
+    pub(super) changed: u64,
+}
+
 /// A connection taken for one operation. Dropped without [`keep`](Self::keep) or [`commit`](Self::commit) it is closed,
 /// and what it had begun is rolled back.
 pub(super) struct Taken<'a> {
-    slot: MutexGuard<'a, Option<SqliteConnection>>,
+    slot: MutexGuard<'a, Option<Open>>,
     pub(super) connection: SqliteConnection,
+    file: Option<Identity>,
     /// Whether it was made just now.
     pub(super) fresh: bool,
 }
@@ -168,7 +221,7 @@ impl Taken<'_> {
 
     /// Puts the connection back for the next operation.
     pub(super) fn keep(mut self) {
-        *self.slot = Some(self.connection);
+        *self.slot = Some(Open { connection: self.connection, file: self.file });
     }
 
     /// Ends what [`Link::begin`] began.
@@ -180,5 +233,34 @@ impl Taken<'_> {
         }
         self.keep();
         Ok(())
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use postbox_core::StoreErrorKind;
+
+    use super::*;
+
+    /// A process that opens and closes a file gives up all its locks on it, those of SQLite too: another process would
+    /// take itself for the last one and remove the log.
+    #[tokio::test]
+    async fn to_explain_an_error_gives_up_no_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.db");
+        let options = crate::sqlite::connect_options(&format!("sqlite:{}?mode=rwc", file.display())).unwrap();
+        let mut connection = options.connect().await.unwrap();
+        sqlx::query("CREATE TABLE a (a)").execute(&mut connection).await.unwrap();
+        let inode = format!(":{} ", std::fs::metadata(&file).unwrap().ino());
+        let locks = || {
+            let locks = std::fs::read_to_string("/proc/locks").unwrap();
+            locks.lines().filter(|line| line.contains(&inode)).count()
+        };
+        assert_eq!(locks(), 1, "SQLite has its lock");
+        let error = StoreError::new(Code::DatabaseFile, StoreErrorKind::Refused, "corrupt");
+        assert!(explain(&file, error).message().ends_with("a.db: corrupt"));
+        assert_eq!(locks(), 1, "and keeps it");
     }
 }

@@ -62,6 +62,14 @@ fn index_sql(table: &TableName, (end, kind, columns, predicate): (&str, &str, &s
     format!("CREATE {kind} IF NOT EXISTS \"{name}_{end}\" ON {} {columns}{condition}", table.quoted('"'))
 }
 
+/// Whether this is the statement that made the index whose name ends so.
+pub(super) fn is_right(end: &str, sql: &str) -> bool {
+    let Some((_, kind, columns, predicate)) = INDEXES.iter().find(|index| index.0 == end) else {
+        return false;
+    };
+    sql.contains(kind) && sql.contains(columns) && predicate.split(" AND ").all(|part| sql.contains(part))
+}
+
 /// Finds out what [`up`] would do.
 ///
 /// # Errors
@@ -120,7 +128,7 @@ pub async fn up(
 /// be lost on purpose.
 ///
 /// # Errors
-/// When unpublished events exist, the table does not exist, or the database fails.
+/// When unpublished events exist, the table does not exist or is no outbox, or the database fails.
 pub async fn down(
     connection: &mut SqliteConnection,
     table: &TableName,
@@ -136,10 +144,12 @@ pub async fn down(
             Err(error) => patience.pause(error).await.map_err(classify)?,
         }
     };
-    if TableShape::read(&mut tx, &table).await.map_err(classify)?.is_none() {
+    let Some(shape) = TableShape::read(&mut tx, &table).await.map_err(classify)? else {
         let message = format!("{table} does not exist");
         return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
-    }
+    };
+    // Many a table has a column `published_at`: what is no outbox is not ours to remove.
+    shape.check()?;
     let unpublished = template.fill("SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL)");
     let unpublished = sqlx::query_scalar::<_, bool>(AssertSqlSafe(unpublished)).fetch_one(&mut *tx);
     if unpublished.await.map_err(classify)? && !discard_unpublished {
@@ -196,15 +206,10 @@ async fn table_steps(
         .and_then(|rows| rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect())
         .map_err(classify)?;
     for index in INDEXES {
-        let (end, kind, columns, predicate) = index;
+        let (end, ..) = index;
         let index_name = format!("{name}_{end}");
-        let right = |sql: &String| {
-            sql.contains(kind)
-                && sql.contains(columns)
-                && predicate.split(" AND ").all(|part| sql.contains(part))
-        };
         match found.get(&index_name) {
-            Some(sql) if right(sql) => continue,
+            Some(sql) if is_right(end, sql) => continue,
             Some(_) => {
                 step(format!("- index {index_name} (another one)"), &format!("DROP INDEX \"{index_name}\""));
             }

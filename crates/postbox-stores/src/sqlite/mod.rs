@@ -54,12 +54,16 @@ mod clock;
 mod dead;
 mod diagnose;
 mod disk;
+mod embed;
 mod error;
 mod leader;
+mod lease;
 mod link;
 mod list;
 pub mod migrate;
 mod patience;
+#[cfg(test)]
+mod plans;
 mod row;
 mod schema;
 mod statements;

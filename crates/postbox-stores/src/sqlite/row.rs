@@ -1,10 +1,11 @@
 //! A claimed row becomes a delivery; a row that cannot is reported, never an error of its batch.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use postbox_core::dispatcher::{Delivery, Meta};
-use postbox_core::store::{Buried, Claimed, Lease, Undecodable};
+use postbox_core::store::{Claim, Claimed, Lease, Undecodable};
 use postbox_core::{AggregateKey, EventId, Json, Payload, TenantId, Topic};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
@@ -14,11 +15,48 @@ use uuid::Uuid;
 use super::clock::from_micros;
 use crate::headers::parse_headers;
 
-/// What one row of a claim's answer is.
-pub(super) enum Found {
-    Delivery(Box<Claimed>),
-    Undecodable(Undecodable),
-    Buried(Buried),
+/// What a row carries, before it is leased.
+pub(super) struct Content {
+    pub(super) sequence: i64,
+    /// Since when it could have been delivered.
+    due: i64,
+    what: Result<Delivery, Unreadable>,
+}
+
+/// What can be said of a row that is no event.
+struct Unreadable {
+    topic: String,
+    event_id: EventId,
+    reason: String,
+}
+
+impl Content {
+    /// Hands the row over once it is leased.
+    pub(super) fn leased(self, token: &Arc<str>, at: i64, attempts: i64, claim: &mut Claim) {
+        let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
+        let since = from_micros(at);
+        let lease = Lease { row: key_of(self.sequence), attempts, token: Arc::clone(token), since };
+        match self.what {
+            Ok(mut delivery) => {
+                delivery.meta.attempts = attempts;
+                let age = Duration::from_micros(u64::try_from(at.saturating_sub(self.due)).unwrap_or(0));
+                claim.rows.push(Claimed { lease, delivery, age });
+            }
+            Err(Unreadable { topic, event_id, reason }) => {
+                claim.undecodable.push(Undecodable { lease, topic, event_id, reason });
+            }
+        }
+    }
+}
+
+/// Numbers for SQL.
+pub(super) fn array(numbers: impl Iterator<Item = i64>) -> String {
+    let mut text = String::from("[");
+    for number in numbers {
+        let _ = write!(text, "{}{number}", if text.len() > 1 { "," } else { "" });
+    }
+    text.push(']');
+    text
 }
 
 /// A row's key as leases carry it: rows are found by their sequence, so `id` needs no index.
@@ -31,24 +69,18 @@ pub(super) fn sequence_of(key: Uuid) -> i64 {
     key.as_u64_pair().1.cast_signed()
 }
 
-/// Decodes a row of the answer.
-pub(super) fn decode(row: &SqliteRow, table: &Arc<str>, token: &Arc<str>) -> Result<Found, sqlx::Error> {
-    let sequence: i64 = row.try_get(0)?;
-    let event_id = EventId(uuid(row, 1).unwrap_or_default());
-    // Text need not be text here: it can hold any bytes.
-    let topic = String::from_utf8_lossy(row.try_get::<&[u8], _>(3)?).into_owned();
-    let Some(since) = row.try_get::<Option<i64>, _>(5)? else {
-        return Ok(Found::Buried(Buried { topic, event_id, sequence }));
+/// Decodes a row of `content.sql`.
+pub(super) fn decode(row: &SqliteRow, table: &Arc<str>) -> Result<Content, sqlx::Error> {
+    let sequence = row.try_get(0)?;
+    let due: i64 = row.try_get::<i64, _>(4)?.max(row.try_get(5)?);
+    let what = match delivery(row, table, sequence) {
+        Ok(delivery) => Ok(delivery),
+        Err(reason) => {
+            let (topic, event_id) = (text(row, 3)?.unwrap_or_default(), uuid(row, 1).unwrap_or_default());
+            Err(Unreadable { topic, event_id: EventId(event_id), reason })
+        }
     };
-    let attempts = i32::try_from(row.try_get::<i64, _>(4)?).unwrap_or(i32::MAX);
-    let lease =
-        Lease { row: key_of(sequence), attempts, token: Arc::clone(token), since: from_micros(since) };
-    let due: i64 = row.try_get::<i64, _>(6)?.max(row.try_get(7)?);
-    let age = Duration::from_micros(u64::try_from(since.saturating_sub(due)).unwrap_or(0));
-    Ok(match delivery(row, table, sequence, attempts) {
-        Ok(delivery) => Found::Delivery(Box::new(Claimed { lease, delivery, age })),
-        Err(reason) => Found::Undecodable(Undecodable { lease, topic, event_id, reason }),
-    })
+    Ok(Content { sequence, due, what })
 }
 
 pub(super) fn uuid(row: &SqliteRow, place: usize) -> Option<Uuid> {
@@ -73,46 +105,47 @@ pub(super) fn number(row: &SqliteRow, place: usize) -> Result<Option<i32>, sqlx:
 }
 
 /// The event, or why there is none; never with its content.
-fn delivery(row: &SqliteRow, table: &Arc<str>, sequence: i64, attempts: i32) -> Result<Delivery, String> {
+fn delivery(row: &SqliteRow, table: &Arc<str>, sequence: i64) -> Result<Delivery, String> {
     let text =
         |place: usize| row.try_get::<Option<String>, _>(place).map_err(|_| "a column is not text".to_owned());
     let topic = text(3)?.unwrap_or_default();
-    let raw = row.try_get::<Option<Vec<u8>>, _>(9).map_err(|_| "payload_raw is not bytes".to_owned())?;
+    let raw = row.try_get::<Option<Vec<u8>>, _>(7).map_err(|_| "payload_raw is not bytes".to_owned())?;
     let payload = match raw {
         Some(bytes) => Payload::Bytes {
             bytes: bytes.into_boxed_slice(),
-            content_type: text(10)?.unwrap_or_else(|| "application/octet-stream".into()),
+            content_type: text(8)?.unwrap_or_else(|| "application/octet-stream".into()),
         },
         None => Payload::Json(
-            Json::from_text(text(8)?.unwrap_or_default())
+            Json::from_text(text(6)?.unwrap_or_default())
                 .map_err(|_| "the payload is not JSON".to_owned())?,
         ),
     };
     let number = |place: usize| {
         row.try_get::<Option<i64>, _>(place).map_err(|_| "a column is not a number".to_owned())
     };
-    let created_at = from_micros(number(6)?.unwrap_or_default());
-    let (kind, aggregate_id) = (text(12)?, text(13)?);
+    let created_at = from_micros(number(4)?.unwrap_or_default());
+    let (kind, aggregate_id) = (text(10)?, text(11)?);
     let meta = Meta {
         table: Arc::clone(table),
         event_id: EventId(uuid(row, 1).ok_or("event_id is not a UUID of 16 bytes")?),
         tenant_id: TenantId(uuid(row, 2).ok_or("tenant_id is not a UUID of 16 bytes")?),
         topic: Topic::lenient(topic).map_err(|error| error.to_string())?,
         sequence,
-        attempts,
+        // Known when it is leased.
+        attempts: 0,
         aggregate: aggregate_id.map(|id| AggregateKey { kind: kind.unwrap_or_default(), id }),
-        headers: parse_headers(text(11)?)?,
-        occurred_at: number(14)?.map_or(created_at, from_micros),
+        headers: parse_headers(text(9)?)?,
+        occurred_at: number(12)?.map_or(created_at, from_micros),
         created_at,
-        schema_id: text(15)?,
-        schema_version: number(16)?.map_or(1, |version| i32::try_from(version).unwrap_or(i32::MAX)),
-        routing_key: text(17)?,
-        metadata: text(18)?
+        schema_id: text(13)?,
+        schema_version: number(14)?.map_or(1, |version| i32::try_from(version).unwrap_or(i32::MAX)),
+        routing_key: text(15)?,
+        metadata: text(16)?
             .map(Json::from_text)
             .transpose()
             .map_err(|_| "metadata is not JSON".to_owned())?,
-        traceparent: text(19)?,
-        tracestate: text(20)?,
+        traceparent: text(17)?,
+        tracestate: text(18)?,
     };
     Ok(Delivery { meta, payload })
 }

@@ -6,7 +6,8 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{Row as _, SqliteConnection};
 
 use super::error::classify;
-use crate::table::missing;
+use super::migrate::is_right;
+use crate::table::{Template, missing};
 
 /// The twelve standard columns with their types.
 const STANDARD: [(&str, &str); 12] = [
@@ -69,6 +70,31 @@ pub(super) fn in_main(table: &TableName) -> Result<TableName, StoreError> {
             Err(StoreError::new(Code::TableNameInvalid, StoreErrorKind::Refused, message))
         }
     }
+}
+
+/// The names for the statements about a table. They name the indexes that they are made for, as far as these are there:
+/// whatever ANALYZE and `PRAGMA optimize` have counted is soon no longer true (an outbox is full now and empty then), and
+/// would make the planner read all that waits for every claim.
+pub(super) async fn names(
+    connection: &mut SqliteConnection,
+    table: &TableName,
+) -> Result<Template, StoreError> {
+    let indexes = sqlx::query_as::<_, (String, String)>(
+        "SELECT name, coalesce(sql, '') FROM sqlite_schema WHERE type = 'index' AND tbl_name = ?1",
+    );
+    let indexes = indexes.bind(table.table()).fetch_all(connection).await.map_err(classify)?;
+    let by = |place: &'static str, end: &str| {
+        let name = format!("{}_{end}", table.table());
+        let there = indexes.iter().any(|(index, sql)| *index == name && is_right(end, sql));
+        (place, if there { format!("INDEXED BY \"{name}\"") } else { String::new() })
+    };
+    let places = [
+        by("by_pending", "pending_by_available"),
+        by("by_published", "published_by_time"),
+        by("by_dead", "dead_by_time"),
+        by("by_tenant", "tenant_published"),
+    ];
+    Ok(places.into_iter().fold(Template::of(table, '"'), |names, (place, text)| names.with(place, text)))
 }
 
 impl TableShape {

@@ -1,7 +1,5 @@
 //! The statements of one table, their names filled in once.
 
-use postbox_core::TableName;
-
 use crate::table::Template;
 
 #[derive(Debug)]
@@ -10,9 +8,14 @@ pub(super) struct Statements {
     pub(super) pick_suspect: String,
     pub(super) pick_probe: String,
     pub(super) suspects_among: String,
-    pub(super) claim_unlocked: String,
-    pub(super) claim_suspect: String,
+    pub(super) content: String,
+    pub(super) lease_unlocked: String,
+    pub(super) lease_suspect: String,
+    pub(super) leased: String,
+    pub(super) bury_unlocked: String,
+    pub(super) bury_suspect: String,
     pub(super) settle_delivered: String,
+    pub(super) not_settled: String,
     pub(super) settle: String,
     pub(super) extend: String,
     pub(super) may_lead: String,
@@ -25,14 +28,21 @@ pub(super) struct Statements {
 /// Whether the place of the active relay is free for `?2`, which holds the lock file or not (`?3`), at `?4`.
 const TAKEABLE: &str = "(holder IS NULL OR holder = ?2 OR coalesce(expires_at, 0) < ?4 OR (?3 AND session))";
 
+/// Whether the relay `?7` (null: many may work) may work on the table `?6`, at `?1`.
+const MAY_WORK: &str = "EXISTS (SELECT 1 FROM {{relay}} r WHERE r.tbl = ?6 AND r.paused_at IS NULL
+                   AND (?7 IS NULL OR (r.holder = ?7 AND r.expires_at > ?1)))";
+
 impl Statements {
-    pub(super) fn new(table: &TableName) -> Self {
-        let base = Template::of(table, '"').with("takeable", TAKEABLE);
+    pub(super) fn new(names: &Template) -> Self {
+        let base = names.clone().with("takeable", TAKEABLE);
         let pick = |unlocked: &str, topics: &str| {
             base.clone().with("unlocked", unlocked).with("topics", topics).fill(include_str!("sql/pick.sql"))
         };
-        let claim =
-            |unlocked: &str| base.clone().with("unlocked", unlocked).fill(include_str!("sql/claim.sql"));
+        let take = |unlocked: &str, sql: &str| {
+            base.fill(&sql.replace("{{unlocked}}", unlocked).replace("{{may_work}}", MAY_WORK))
+        };
+        let (lease, bury) = (include_str!("sql/lease.sql"), include_str!("sql/bury.sql"));
+        let (unlocked, expired) = ("locked_at IS NULL AND ?3 IS NOT NULL", "locked_at < ?3");
         let without = "topic NOT IN (SELECT value FROM json_each(?5))";
         Self {
             pick_waiting: pick("(locked_at IS NULL OR locked_at < ?4)", without),
@@ -43,12 +53,24 @@ impl Statements {
                 "topic IN (SELECT value FROM json_each(?5))",
             ),
             suspects_among: base.fill(
-                "SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL AND dead_at IS NULL AND available_at <= ?1
+                "SELECT EXISTS (SELECT 1 FROM {{table}} {{by_pending}}
+                    WHERE published_at IS NULL AND dead_at IS NULL AND available_at <= ?1
                     AND locked_at < ?2 AND topic IN (SELECT value FROM json_each(?3)))",
             ),
-            claim_unlocked: claim("locked_at IS NULL AND ?3 IS NOT NULL"),
-            claim_suspect: claim("locked_at < ?3"),
+            content: base.fill(include_str!("sql/content.sql")),
+            lease_unlocked: take(unlocked, lease),
+            lease_suspect: take(expired, lease),
+            leased: base.fill(
+                "SELECT sequence, attempts FROM {{table}}
+                 WHERE sequence IN (SELECT value FROM json_each(?1)) AND locked_by = ?2",
+            ),
+            bury_unlocked: take(unlocked, bury),
+            bury_suspect: take(expired, bury),
             settle_delivered: base.fill(include_str!("sql/settle_delivered.sql")),
+            not_settled: base.fill(
+                "SELECT value FROM json_each(?2)
+                 WHERE NOT EXISTS (SELECT 1 FROM {{table}} t WHERE t.sequence = value AND +t.published_at = ?1)",
+            ),
             settle: base.fill(include_str!("sql/settle.sql")),
             extend: base.fill(include_str!("sql/extend.sql")),
             may_lead: base.fill("SELECT {{takeable}} FROM {{relay}} WHERE tbl = ?1"),
@@ -67,55 +89,54 @@ impl Statements {
 
 #[cfg(test)]
 mod tests {
-    use sqlx::{Connection as _, Row as _, SqliteConnection};
-
-    use super::super::migrate::{Format, print_up};
+    use super::super::plans::{lives, plan};
     use super::*;
 
-    /// Rows are found by an index or by their key, never by a walk over the table.
+    /// Rows are found by an index or by their key, never by a walk over the table or over all that waits.
     #[tokio::test]
     async fn every_statement_has_a_plan_that_fits_a_large_table() {
-        let table: TableName = "org_outbox".parse().unwrap();
-        let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
-        let ddl = print_up(&table, Format::Sql).unwrap();
-        sqlx::raw_sql(sqlx::AssertSqlSafe(ddl)).execute(&mut connection).await.unwrap();
-        let s = Statements::new(&table);
-        let fill = |sql: &str| Template::of(&table, '"').fill(sql);
         let pending = "USING INDEX org_outbox_pending_by_available (available_at>? AND available_at<?)";
         let key = "USING INTEGER PRIMARY KEY (rowid=?)";
-        for (sql, wanted) in [
-            (s.pick_waiting, vec![pending]),
-            (s.pick_suspect, vec![pending]),
-            (s.pick_probe, vec![pending]),
-            (s.suspects_among, vec!["USING INDEX org_outbox_pending_by_available (available_at<?)"]),
-            (s.claim_unlocked, vec![key]),
-            (s.claim_suspect, vec![key]),
-            (s.settle_delivered, vec![key]),
-            (s.settle, vec![key]),
-            (s.extend, vec![key]),
-            (
-                fill(include_str!("sql/sweep.sql")),
-                vec![
-                    key,
-                    "org_outbox_published_by_time (published_at<?)",
-                    "org_outbox_dead_by_time (dead_at<?)",
-                ],
-            ),
-            (fill(include_str!("sql/guard.sql")), vec![key]),
-            (
-                fill(include_str!("sql/counts.sql")),
-                vec!["org_outbox_pending_by_available", "org_outbox_dead_by_time"],
-            ),
-        ] {
-            let explain = sqlx::AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"));
-            let rows = sqlx::query(explain).fetch_all(&mut connection).await.unwrap();
-            let plan: Vec<String> = rows.iter().map(|row| row.get::<String, _>(3)).collect();
-            let plan = plan.join("\n");
-            for part in wanted {
-                assert!(plan.contains(part), "no {part} in:\n{plan}\n\n{sql}");
-            }
-            for bad in ["SCAN org_outbox\n", "SCAN t\n", "TEMP B-TREE FOR ORDER BY"] {
-                assert!(!format!("{plan}\n").contains(bad), "{bad} in:\n{plan}\n\n{sql}");
+        for (life, mut connection, names) in lives().await {
+            let s = Statements::new(&names);
+            for (sql, wanted) in [
+                (s.pick_waiting, vec![pending]),
+                (s.pick_suspect, vec![pending]),
+                (s.pick_probe, vec![pending]),
+                (s.suspects_among, vec!["USING INDEX org_outbox_pending_by_available (available_at<?)"]),
+                (s.content, vec![key]),
+                (s.lease_unlocked, vec![key]),
+                (s.lease_suspect, vec![key]),
+                (s.leased, vec![key]),
+                (s.bury_unlocked, vec![key]),
+                (s.bury_suspect, vec![key]),
+                (s.settle_delivered, vec![key]),
+                (s.not_settled, vec![key]),
+                (s.settle, vec![key]),
+                (s.extend, vec![key]),
+                (
+                    names.fill(include_str!("sql/sweep.sql")),
+                    vec![
+                        key,
+                        "org_outbox_published_by_time (published_at<?)",
+                        "org_outbox_dead_by_time (dead_at<?)",
+                    ],
+                ),
+                (names.fill(include_str!("sql/guard.sql")), vec![key]),
+                (
+                    names.fill(include_str!("sql/counts.sql")),
+                    vec!["org_outbox_pending_by_available", "org_outbox_dead_by_time"],
+                ),
+            ] {
+                let plan = plan(&mut connection, &sql).await;
+                for part in wanted {
+                    assert!(plan.contains(part), "{life}: no {part} in:\n{plan}\n{sql}");
+                }
+                let elsewhere =
+                    ["SCAN org_outbox\n", "SCAN t\n", "TEMP B-TREE FOR ORDER BY", "tenant_published"];
+                for bad in elsewhere {
+                    assert!(!plan.contains(bad), "{life}: {bad} in:\n{plan}\n{sql}");
+                }
             }
         }
     }

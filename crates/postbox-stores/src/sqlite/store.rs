@@ -10,19 +10,20 @@ use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
 use postbox_core::{StoreError, TableName};
 use serde_json::{Value, json};
-use sqlx::AssertSqlSafe;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+use sqlx::{AssertSqlSafe, SqliteConnection};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::claim::{ClaimState, data_version};
 use super::clock::{now, span};
 use super::error::classify;
 use super::link::Link;
-use super::row::sequence_of;
-use super::schema::{TableShape, in_main};
+use super::row::{array, key_of, sequence_of};
+use super::schema::{TableShape, in_main, names};
 use super::statements::Statements;
 
 /// How often a waiting relay looks whether anybody has committed anything. A look costs microseconds.
@@ -100,7 +101,7 @@ impl SqliteStoreBuilder {
             reader: Link::new(self.options.clone()),
             writer: Link::new(self.options),
             single_active: self.single_active,
-            holder: format!("{name}/{}", uuid::Uuid::now_v7().simple()),
+            holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
             opened: OnceCell::new(),
             state: Mutex::new(ClaimState::new()),
@@ -133,10 +134,11 @@ impl Inner {
         let mut reader = self.reader.take().await?;
         let lock_file = format!("{}.postbox-{table}.lock", reader.file().await?);
         TableShape::expect(&mut reader.connection, &table).await?;
+        let names = names(&mut reader.connection, &table).await?;
         reader.keep();
         self.writer.expect_writable().await?;
         Ok(Opened {
-            statements: Statements::new(&table),
+            statements: Statements::new(&names),
             key: table.to_string(),
             lock_file: lock_file.into(),
         })
@@ -163,15 +165,52 @@ impl Inner {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
-        let leases = settlements.iter().map(|settlement| &settlement.lease);
-        let all_delivered = settlements.iter().all(|s| s.verdict == Verdict::Delivered);
-        let lost = if all_delivered {
-            self.fenced(&opened.statements.settle_delivered, fence(leases.clone()), leases).await?
+        let lost = if let Some(claims) = claims_of(settlements) {
+            self.settle_delivered(opened, &claims).await?
         } else {
+            let leases = settlements.iter().map(|settlement| &settlement.lease);
             let document = settlements.iter().map(verdict).collect::<Value>().to_string();
-            self.fenced(&opened.statements.settle, document, leases).await?
+            let lost = self.fenced(&opened.statements.settle, document, leases).await?;
+            lost.iter().map(|lease| lease.row).collect()
         };
-        Ok(Settled { lost: lost.iter().map(|lease| lease.row).collect(), ..Settled::default() })
+        Ok(Settled { lost, ..Settled::default() })
+    }
+
+    /// Everything arrived: one statement for each claim, and its usual answer is a number.
+    async fn settle_delivered(
+        &self,
+        opened: &Opened,
+        claims: &[(&Lease, Vec<i64>)],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let sql = opened.statements.settle_delivered.as_str();
+        let settle = |at: i64, lease: &Lease, sequences: &str| {
+            let query = sqlx::query(AssertSqlSafe(sql)).bind(at).bind(sequences.to_owned());
+            query.bind(lease.token.to_string()).bind(lease.attempts)
+        };
+        let wanted: usize = claims.iter().map(|(_, sequences)| sequences.len()).sum();
+        if let [(lease, sequences)] = claims {
+            let sequences = array(sequences.iter().copied());
+            let mut done = self.writer.execute(|at| settle(at, lease, &sequences)).await?;
+            let mut lost = Vec::new();
+            if done.changed != wanted as u64 {
+                lost = not_settled(&mut done.taken.connection, opened, done.at, sequences).await?;
+            }
+            done.taken.keep();
+            return Ok(lost);
+        }
+        let mut writer = self.writer.begin().await?;
+        let (at, mut changed) = (now(), 0);
+        for (lease, sequences) in claims {
+            let settle = settle(at, lease, &array(sequences.iter().copied()));
+            changed += settle.execute(&mut writer.connection).await.map_err(classify)?.rows_affected();
+        }
+        let mut lost = Vec::new();
+        if changed != wanted as u64 {
+            let sequences = array(claims.iter().flat_map(|(_, sequences)| sequences.iter().copied()));
+            lost = not_settled(&mut writer.connection, opened, at, sequences).await?;
+        }
+        writer.commit().await?;
+        Ok(lost)
     }
 
     async fn extend(&self, leases: &[Lease]) -> Result<Vec<Lease>, StoreError> {
@@ -189,6 +228,45 @@ impl Inner {
         reader.keep();
         Ok(changed)
     }
+}
+
+/// Rows that were not published at this time: their leases were lost. (One that another relay published in the very same
+/// microsecond is not told from ours; it is published all the same.)
+async fn not_settled(
+    connection: &mut SqliteConnection,
+    opened: &Opened,
+    at: i64,
+    sequences: String,
+) -> Result<Vec<Uuid>, StoreError> {
+    let lost = sqlx::query_scalar::<_, i64>(AssertSqlSafe(opened.statements.not_settled.as_str()))
+        .bind(at)
+        .bind(sequences)
+        .fetch_all(connection);
+    Ok(lost.await.map_err(classify)?.into_iter().map(key_of).collect())
+}
+
+/// More claims than this are settled together, by their rows.
+const FEW: usize = 4;
+
+/// The rows of each claim, if everything arrived and the claims are few: a lease of each, and the sequences.
+fn claims_of(settlements: &[Settlement]) -> Option<Vec<(&Lease, Vec<i64>)>> {
+    let mut claims: Vec<(&Lease, Vec<i64>)> = Vec::new();
+    for Settlement { lease, verdict, .. } in settlements {
+        if *verdict != Verdict::Delivered {
+            return None;
+        }
+        let same = |(other, _): &(&Lease, Vec<i64>)| {
+            other.attempts == lease.attempts
+                && (Arc::ptr_eq(&other.token, &lease.token) || other.token == lease.token)
+        };
+        // The latest is the likeliest.
+        match claims.iter().rposition(same) {
+            Some(place) => claims[place].1.push(sequence_of(lease.row)),
+            None if claims.len() == FEW => return None,
+            None => claims.push((lease, vec![sequence_of(lease.row)])),
+        }
+    }
+    Some(claims)
 }
 
 /// Leases for SQL: `[sequence, token, attempts]` each.

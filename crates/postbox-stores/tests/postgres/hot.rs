@@ -74,6 +74,29 @@ async fn a_hot_row_is_written_twice() {
     assert_eq!(table.db.psql(writes), "50 50 0");
 }
 
+/// Two paths of one outbox in one transaction: each event goes to the relay whose token its row was born with.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_paths_are_not_mixed_up() {
+    let table = Table::new(Shape::Migrated).await;
+    let (first, second) = (Scripted::ok(), Scripted::ok());
+    let store = || PgStore::new(&table.owner, table.name.clone());
+    let (path, one) = start(store(), first.clone(), quick()).await;
+    let (other, two) = start(store(), second.clone(), quick()).await;
+    let outbox = Outbox::new(table.name.clone());
+    let (a, b) = (outbox.clone().hot(&path), outbox.hot(&other));
+    let mut tx = a.begin(&table.owner).await.unwrap();
+    let to_first = a.enqueue(&mut tx, event(TOPIC, 1)).await.unwrap().event_id;
+    let to_second = b.enqueue(&mut tx, event(TOPIC, 2)).await.unwrap().event_id;
+    tx.commit().await.unwrap();
+    for id in [to_first, to_second] {
+        published(&table, id).await;
+        assert_eq!(state(&table, id).await.attempts, 1);
+    }
+    assert_eq!((first.arrived(), second.arrived()), (vec![to_first], vec![to_second]));
+    one.shutdown().await.unwrap();
+    two.shutdown().await.unwrap();
+}
+
 /// Hazard 33: what a crash of the server may take back is not handled before it is safe.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_asynchronous_commit_goes_the_way_over_the_table() {

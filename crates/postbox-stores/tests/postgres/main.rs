@@ -9,6 +9,7 @@
 mod circuits;
 mod commits;
 mod common;
+mod embed;
 mod enqueue_sql;
 mod faults;
 mod fences;

@@ -165,8 +165,9 @@ impl Subject for Table {
     }
 
     fn store(&self, single_active: bool) -> PgStore {
-        // Who is alone owns the table, elsewhere; here rows are leased, so that the suite sees both.
-        let strategy = if self.shape == Shape::Grants { Strategy::Lease } else { Strategy::Auto };
+        // Where rows can be owned, the suite sees that; rows are leased under least privilege.
+        let owns = self.shape == Shape::Migrated && single_active;
+        let strategy = if owns { Strategy::Owner } else { Strategy::Auto };
         let store = PgStore::builder(self.relay.clone(), self.name.clone());
         store.single_active(single_active).strategy(strategy).build()
     }

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use postbox_core::{Browse as _, EventFilter, EventStatus, ListRequest, Published, TenantId};
+use postbox_core::{
+    Browse as _, DeadFilter, DeadLetters as _, EventFilter, EventStatus, Inspect as _, ListRequest,
+    Published, TenantId,
+};
 use postbox_testkit::suite::{Subject as _, enqueue, events};
 
 use crate::subject::Table;
@@ -82,4 +85,49 @@ async fn rows_that_are_no_events_hide_nobody() {
         serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {json}"));
     assert_eq!((&value["payload"], &value["headers"]), (&"{nope".into(), &"nope".into()));
     assert!(value["sinks_done"].is_null() && value["schema_version"] == i32::MIN, "{value}");
+}
+
+/// The same for dead events, which are what somebody has to look at.
+#[tokio::test]
+async fn dead_rows_that_are_no_events_hide_nobody() {
+    let table = Table::new().await;
+    let ids = enqueue(&table, events(4)).await;
+    table
+        .sql(
+            "PRAGMA ignore_check_constraints = 1;
+             UPDATE org_outbox SET dead_at = sequence, last_error = 'HTTP 410';
+             UPDATE org_outbox SET topic = CAST(x'ff41' AS TEXT), last_error = CAST(x'ff' AS TEXT),
+                 attempts = 9999999999, aggregate_type = CAST(x'ff' AS TEXT) WHERE sequence = 1;
+             UPDATE org_outbox SET event_id = x'00', tenant_id = x'' WHERE sequence = 2;
+             -- Twelve centuries before the first year that RFC 3339 can write.
+             UPDATE org_outbox SET dead_at = -99999999999999999, created_at = -99999999999999999 WHERE sequence = 3;
+             PRAGMA ignore_check_constraints = 0",
+        )
+        .await
+        .unwrap();
+    let admin = table.admin();
+    let dead = admin.query(&DeadFilter::default(), 10).await.unwrap();
+    let sequences: Vec<i64> = dead.iter().map(|event| event.sequence).collect();
+    assert_eq!(sequences, [3, 1, 2, 4]);
+    serde_json::to_string(&dead).expect("times that JSON can hold");
+    let causes = admin.causes(&DeadFilter::default()).await.unwrap();
+    assert_eq!(causes.iter().map(|cause| cause.events).sum::<u64>(), 4);
+    serde_json::to_string(&causes).expect("times that JSON can hold");
+    assert_eq!(admin.replay_dead(&ids, "tester").await.unwrap().len(), 3, "all that have an id");
+    assert_eq!(admin.discard(&DeadFilter::default(), "tester").await.unwrap(), 1, "and the other one");
+}
+
+/// Times at the limits of what a column holds: the age of an event is then more than it can hold.
+#[tokio::test]
+async fn a_made_up_time_does_not_keep_a_table_from_being_counted() {
+    let table = Table::new().await;
+    enqueue(&table, events(3)).await;
+    table
+        .sql(
+            "UPDATE org_outbox SET created_at = -9223372036854775808, available_at = -9223372036854775808 WHERE sequence = 1;
+             UPDATE org_outbox SET created_at = 9223372036854775807 WHERE sequence = 2",
+        )
+        .await
+        .unwrap();
+    assert_eq!(table.admin().counts().await.unwrap().pending, 3);
 }

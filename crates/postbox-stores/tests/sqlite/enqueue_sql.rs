@@ -67,7 +67,7 @@ async fn what_is_no_event_is_refused_when_it_is_written() {
 #[tokio::test]
 async fn rows_that_are_no_events_after_all_do_not_fail_their_batch() {
     let table = Table::new().await;
-    let ids = enqueue(&table, events(5)).await;
+    let ids = enqueue(&table, events(6)).await;
     let mut connection = table.pool.acquire().await.unwrap();
     for (sql, id) in [
         ("UPDATE org_outbox SET topic = CAST(x'ff' AS TEXT) WHERE event_id = ?1", ids[0]),
@@ -77,12 +77,13 @@ async fn rows_that_are_no_events_after_all_do_not_fail_their_batch() {
             ids[2],
         ),
         ("UPDATE org_outbox SET event_id = x'00' WHERE event_id = ?1", ids[3]),
+        ("UPDATE org_outbox SET attempts = -5 WHERE event_id = ?1", ids[4]),
     ] {
         sqlx::query("PRAGMA ignore_check_constraints = 1").execute(&mut *connection).await.unwrap();
         sqlx::query(sql).bind(id.0).execute(&mut *connection).await.unwrap();
     }
     let claim = claim(&table.store(false), 10).await;
-    assert_eq!((claim.rows.len(), claim.undecodable.len()), (2, 3));
+    assert_eq!((claim.rows.len(), claim.undecodable.len()), (3, 3));
     assert!(
         claim.undecodable.iter().all(|row| !row.reason.contains("nope")),
         "nothing of the payload is shown"

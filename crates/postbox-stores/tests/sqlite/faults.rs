@@ -193,3 +193,31 @@ async fn a_dropped_wait_loses_nothing() {
         .expect("a wake-up");
     assert_eq!(claim(&store, 10).await.rows.len(), 1);
 }
+
+/// A backup that is put back, or a file that somebody makes anew: the old one, which has no name any more, could be
+/// read and written for ever, and nobody would hear of the events in the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_replaced_is_opened_anew() {
+    let table = Table::new().await;
+    let sink = Scripted::ok();
+    let relay = Relay::builder(table.store(true)).dispatcher(sink.clone()).settings(quick());
+    let relay = relay.build().unwrap().spawn();
+    let admin = table.admin();
+    let first = enqueue(&table, events(1)).await;
+    arrived(&sink, &first).await;
+    eventually("the settlement", PATIENCE, async || admin.counts().await.unwrap().pending == 0).await;
+    table.pool.close().await;
+    for end in ["", "-wal", "-shm"] {
+        let mut file = table.file().into_os_string();
+        file.push(end);
+        std::fs::remove_file(file).ok();
+    }
+    let error = eventually("the loss to be seen", PATIENCE, async || admin.counts().await.err()).await;
+    assert_eq!(error.code(), Code::DatabaseFile, "{error}");
+    assert!(!table.file().exists(), "who looks at a file does not make it");
+    let again = Table::at(table.folder).await;
+    let second = enqueue(&again, events(1)).await;
+    arrived(&sink, &second).await;
+    eventually("the settlement", PATIENCE, async || admin.counts().await.unwrap().pending == 0).await;
+    relay.shutdown().await.unwrap();
+}

@@ -3,6 +3,7 @@
 
 mod browse;
 mod diagnose;
+mod embed;
 mod enqueue_sql;
 mod faults;
 mod migrations;

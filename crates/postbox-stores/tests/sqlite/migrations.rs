@@ -94,6 +94,10 @@ async fn other_tables_are_refused_with_their_faults() {
     for part in ["id is TEXT, not BLOB", "topic is missing", "not STRICT", "AUTOINCREMENT"] {
         assert!(error.message().contains(part), "{error}");
     }
+    for discard in [false, true] {
+        let error = migrate::down(&mut connection, &"wrong".parse().unwrap(), discard).await.unwrap_err();
+        assert_eq!(error.code(), Code::TableMismatch, "not ours to remove");
+    }
     let open = async |name: &str| {
         let store = SqliteStore::builder(table.options.clone(), name.parse().unwrap()).build();
         store.open().await.unwrap_err().to_string()

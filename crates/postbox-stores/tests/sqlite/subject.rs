@@ -27,7 +27,10 @@ pub(crate) fn options(file: &Path) -> SqliteConnectOptions {
 
 impl Table {
     pub(crate) async fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::at(tempfile::tempdir().unwrap()).await
+    }
+
+    pub(crate) async fn at(folder: TempDir) -> Self {
         let options = options(&folder.path().join("test.db"));
         let pool = SqlitePoolOptions::new().max_connections(4).connect_lazy_with(options.clone());
         let name: TableName = "org_outbox".parse().unwrap();

@@ -253,3 +253,106 @@ pub async fn a_pause_and_a_stop_hold_for_hot_events<S: Subject>(subject: &S) {
         assert_eq!((row.published, row.locked, row.attempts), (done, false, i32::from(done)), "{row:?}");
     }
 }
+
+/// A relay that stands by handles what its own process writes, so a pause must reach it, too.
+pub async fn a_pause_reaches_those_that_stand_by<S: Subject>(subject: &S) {
+    if !subject.has_hot_path() {
+        return skipped(NONE);
+    }
+    let (claimed, leader) = leader(subject).await;
+    // Paused from the start: nothing may slip through before the first look at the table.
+    subject.pause(true).await;
+    let (path, sink) = (HotPath::new(), Scripted::ok());
+    let relay = Relay::builder(subject.store(true)).hot(&path).dispatcher(sink.clone()).settings(quick());
+    let relay = relay.build().unwrap().spawn();
+    relay.health().opened().await;
+    let outbox = subject.outbox().hot(&path);
+    let first = commit(subject, &outbox, 1).await[0];
+    subject.pause(false).await;
+    published(subject, first).await;
+    assert_eq!((sink.seen().len(), claimed.arrived()), (0, vec![first]));
+    // And while it runs. A transaction that was open before gets its events back, uncharged.
+    eventually("the path to be open", PATIENCE, async || path.remaining() > 0).await;
+    let mut tx = subject.open(&outbox).await;
+    let before = outbox.enqueue(&mut tx, event(TOPIC, 1)).await.unwrap().event_id;
+    assert_eq!(path.remaining(), 999);
+    if subject.writers_overlap() {
+        subject.pause(true).await;
+        eventually("the path to be closed", PATIENCE, async || path.remaining() == 0).await;
+        tx.commit().await.unwrap();
+        eventually("the event to be given back", PATIENCE, async || !state(subject, before).await.locked)
+            .await;
+        assert_eq!((sink.tries(before), state(subject, before).await.attempts), (0, 0));
+    } else {
+        tx.commit().await.unwrap();
+        published(subject, before).await;
+        subject.pause(true).await;
+        eventually("the path to be closed", PATIENCE, async || path.remaining() == 0).await;
+    }
+    let during = commit(subject, &outbox, 1).await[0];
+    assert!(!state(subject, during).await.locked);
+    subject.pause(false).await;
+    for id in [before, during] {
+        published(subject, id).await;
+    }
+    eventually("the path to be open again", PATIENCE, async || path.remaining() == 1000).await;
+    relay.shutdown().await.unwrap();
+    leader.shutdown().await.unwrap();
+}
+
+/// A suspect is alone in its relay, hot events wait for it; but not a moment longer.
+pub async fn hot_events_wait_for_a_suspect_and_no_longer<S: Subject>(subject: &S) {
+    if !subject.has_hot_path() {
+        return skipped(NONE);
+    }
+    let suspect = super::enqueue(subject, events(1)).await[0];
+    let dead = subject.store(false);
+    assert_eq!(super::claim(&dead, 1).await.rows.len(), 1);
+    subject.expire_lease(suspect).await;
+    let slow = move |delivery: &postbox_core::Delivery| {
+        if delivery.meta.event_id == suspect { Act::Slow(Duration::from_millis(500)) } else { Act::Ok }
+    };
+    let (path, sink) = (HotPath::new(), Scripted::new(slow));
+    // So long that neither a look at the table nor a renewal helps.
+    let settings = Settings { poll_interval: PATIENCE * 2, lock_ttl: PATIENCE * 6, ..quick() };
+    let (outbox, relay) = hot(subject, &path, &sink, settings).await;
+    eventually("the suspect to run", PATIENCE, async || sink.tries(suspect) == 1).await;
+    let id = commit(subject, &outbox, 1).await[0];
+    published(subject, id).await;
+    assert_eq!(sink.arrived(), [suspect, id]);
+    relay.shutdown().await.unwrap();
+}
+
+/// A stop waits for transactions that hold places, as it waits for handlers: their events are given back, and do not
+/// have to wait until a lease runs out that nobody holds any more.
+pub async fn a_stop_waits_for_transactions_that_are_open<S: Subject>(subject: &S) {
+    if !subject.has_hot_path() {
+        return skipped(NONE);
+    }
+    let (path, sink) = (HotPath::new(), Scripted::ok());
+    let (outbox, relay) = hot(subject, &path, &sink, quick()).await;
+    let mut tx = subject.open(&outbox).await;
+    let id = outbox.enqueue(&mut tx, event(TOPIC, 1)).await.unwrap().event_id;
+    let stopping = tokio::spawn(relay.shutdown());
+    eventually("the path to be closed", PATIENCE, async || path.remaining() == 0).await;
+    tx.commit().await.unwrap();
+    stopping.await.unwrap().unwrap();
+    let row = state(subject, id).await;
+    assert_eq!((row.locked, row.attempts, row.published, sink.seen().len()), (false, 0, false, 0));
+}
+
+/// Between two runs by hand nobody handles anything: no row is born leased.
+pub async fn runs_by_hand_lease_nothing<S: Subject>(subject: &S) {
+    if !subject.has_hot_path() {
+        return skipped(NONE);
+    }
+    let (path, sink) = (HotPath::new(), Scripted::ok());
+    let relay = Relay::builder(subject.store(true)).hot(&path).dispatcher(sink.clone()).settings(quick());
+    let mut relay = relay.build().unwrap();
+    relay.run_once().await.unwrap();
+    let id = commit(subject, &subject.outbox().hot(&path), 1).await[0];
+    assert!(!state(subject, id).await.locked);
+    assert_eq!(relay.run_once().await.unwrap().delivered, 1);
+    assert_eq!(sink.arrived(), [id]);
+    relay.close().await;
+}

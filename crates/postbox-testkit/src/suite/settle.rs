@@ -72,6 +72,36 @@ pub async fn a_stale_settle_changes_nothing<S: Subject>(subject: &S) {
     assert!(state(subject, taken).await.published);
 }
 
+/// Rows of any number of claims, with any number of attempts, in one settle.
+pub async fn what_several_claims_brought_is_settled_at_once<S: Subject>(subject: &S) {
+    for claims in [3, 12] {
+        let ids = enqueue(subject, events(2 * claims)).await;
+        subject.set_attempts(ids[1], 2).await;
+        let store = subject.store(false);
+        let mut rows = Vec::new();
+        for _ in 0..claims {
+            rows.extend(claim(&store, 2).await.rows);
+        }
+        let attempts = |n: usize| rows.iter().find(|row| row.delivery.meta.event_id == ids[n]).unwrap();
+        assert_eq!(
+            (attempts(0).lease.attempts, attempts(1).lease.attempts, attempts(2).lease.attempts),
+            (1, 3, 1)
+        );
+        assert_eq!(attempts(1).delivery.meta.attempts, 3);
+        // One of them is another relay's by now.
+        subject.expire_lease(ids[3]).await;
+        let other = subject.store(false);
+        let taken = other.claim(request(ClaimMode::Suspect, 1)).await.unwrap().rows;
+        assert_eq!(taken[0].delivery.meta.event_id, ids[3]);
+        let settlements = rows.iter().map(|row| settlement(row, Verdict::Delivered)).collect();
+        assert_eq!(store.settle(settlements, 0).await.unwrap().lost, [taken[0].lease.row]);
+        for id in &ids {
+            assert_eq!(state(subject, *id).await.published, *id != ids[3]);
+        }
+        other.settle(vec![settlement(&taken[0], Verdict::Delivered)], 0).await.unwrap();
+    }
+}
+
 /// Renewal changes only the time.
 pub async fn a_renewed_lease_lasts_and_a_lost_one_is_reported<S: Subject>(subject: &S) {
     let ids = enqueue(subject, events(2)).await;

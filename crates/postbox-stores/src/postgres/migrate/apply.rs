@@ -41,7 +41,7 @@ pub async fn up(
 /// be lost on purpose.
 ///
 /// # Errors
-/// When unpublished events exist, the table does not exist, or the database fails.
+/// When unpublished events exist, the table does not exist or is no outbox, or the database fails.
 pub async fn down(
     connection: &mut PgConnection,
     table: &TableName,
@@ -51,6 +51,8 @@ pub async fn down(
         let message = format!("{table} does not exist");
         return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
     };
+    // Many a table has a column `published_at`: what is no outbox is not ours to remove.
+    shape.check()?;
     let template = names(&shape.name);
     let guard = "IF EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL) THEN
         RAISE EXCEPTION 'not empty' USING ERRCODE = 'PB001'; END IF;";

@@ -21,5 +21,5 @@ FROM (
            value ->> 4 AS wait, value ->> 5 AS error, value ->> 6 AS failure
     FROM json_each(?2)
 ) AS s
-WHERE t.sequence = s.sequence AND t.locked_by = s.token AND t.attempts = s.attempts AND t.published_at IS NULL
+WHERE t.sequence = s.sequence AND t.locked_by = s.token AND t.attempts = s.attempts AND +t.published_at IS NULL
 RETURNING sequence

@@ -1,6 +1,5 @@
--- The common case of settle.sql: everything arrived. ?1 now  ?2 a JSON array of [sequence, token, attempts]
-UPDATE {{table}} AS t
+-- The common case of settle.sql: everything of one claim arrived.
+-- ?1 now  ?2 sequences, a JSON array  ?3 token  ?4 attempts
+UPDATE {{table}}
 SET published_at = ?1, locked_at = NULL, locked_by = NULL, last_error = NULL
-FROM (SELECT value ->> 0 AS sequence, value ->> 1 AS token, value ->> 2 AS attempts FROM json_each(?2)) AS s
-WHERE t.sequence = s.sequence AND t.locked_by = s.token AND t.attempts = s.attempts AND t.published_at IS NULL
-RETURNING sequence
+WHERE sequence IN (SELECT value FROM json_each(?2)) AND locked_by = ?3 AND attempts = ?4 AND +published_at IS NULL

@@ -2,11 +2,12 @@
 DELETE FROM {{table}}
 WHERE sequence IN (
     SELECT sequence FROM (
-        SELECT sequence FROM {{table}} WHERE published_at < ?1 ORDER BY published_at, sequence LIMIT ?3
+        SELECT sequence FROM {{table}} {{by_published}} WHERE published_at < ?1 ORDER BY published_at, sequence LIMIT ?3
     )
     UNION ALL
     SELECT sequence FROM (
-        SELECT sequence FROM {{table}} WHERE dead_at < ?2 AND published_at IS NULL ORDER BY dead_at, sequence LIMIT ?3
+        SELECT sequence FROM {{table}} {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL
+        ORDER BY dead_at, sequence LIMIT ?3
     )
     LIMIT ?3
 )

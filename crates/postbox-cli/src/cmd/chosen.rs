@@ -1,0 +1,209 @@
+//! Which dead events a command is about: those of a cause, of a filter, or named by their ids.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use postbox_core::{
+    Browse, Code, DeadCause, DeadFilter, DeadLetters, EventId, EventStatus, StoreError, TableName,
+};
+use serde_json::{Value, json};
+
+use super::given;
+use super::replay::BATCH;
+use crate::assemble::operator;
+use crate::cli::Call;
+use crate::render::counted;
+use crate::report::{Exit, Failure, Problem, say, say_json};
+
+/// Numbers go from the most frequent to the least, and so change as events die and come back; the id of a cause stays.
+pub(crate) fn cause_id(cause: &DeadCause) -> String {
+    let text = format!("{}\0{}", cause.topic, cause.cause);
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("c{:06x}", hash >> 40)
+}
+
+/// The filter narrowed to a cause, by its number in `dead list` with the same filter or by its id.
+pub(crate) async fn with_cause(
+    store: &impl DeadLetters,
+    table: &TableName,
+    filter: DeadFilter,
+    wanted: &str,
+) -> Result<DeadFilter, Failure> {
+    let causes = store.causes(&filter).await.map_err(|error| Problem::about(table, &error))?;
+    let number =
+        wanted.trim_start_matches('#').parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+    let by_number = number.and_then(|number| causes.get(number));
+    let by_id: Vec<&DeadCause> = causes.iter().filter(|cause| cause_id(cause) == wanted).collect();
+    let Some(found) = by_number.or(if let [only] = by_id[..] { Some(only) } else { None }) else {
+        let next = format!("postbox dead list --table {table} has their numbers");
+        // Ids are short, for people: two causes may share one.
+        let which = if by_id.is_empty() { "none" } else { "more than one" };
+        let message = format!("there are {}", counted(causes.len() as u64, "cause"));
+        let message = format!("--cause = {} is {which} of them: {message}", crate::config::shown(wanted));
+        return Err(Problem::new(Code::ConfigInvalid, message).next(next).into());
+    };
+    Ok(DeadFilter { cause: Some(found.cause.clone()), topic: Some(found.topic.clone()), ..filter })
+}
+
+/// Which dead events a change is about. Never all of them by silence.
+pub(crate) enum Chosen {
+    Events(Vec<EventId>),
+    Matching(DeadFilter),
+}
+
+pub(crate) async fn chosen(
+    call: &Call<'_>,
+    store: &impl DeadLetters,
+    table: &TableName,
+) -> Result<Chosen, Failure> {
+    let ids = given::event_ids(call)?;
+    let filter = given::dead_filter(call)?;
+    let cause = call.text("cause");
+    let filtered = filter != DeadFilter::default() || cause.is_some();
+    let ways = usize::from(!ids.is_empty()) + usize::from(filtered) + usize::from(call.on("all"));
+    if ways != 1 {
+        let (code, message) = match ways {
+            0 => (Code::ConfigMissing, "which dead events is not said"),
+            _ => (Code::ConfigInvalid, "event ids, a filter and --all exclude each other"),
+        };
+        let next = "give event ids, --cause N, a filter such as --topic, or --all";
+        return Err(Problem::new(code, message).next(next).into());
+    }
+    if !ids.is_empty() {
+        return Ok(Chosen::Events(ids));
+    }
+    Ok(Chosen::Matching(match cause {
+        Some(cause) => with_cause(store, table, filter, cause).await?,
+        None => filter,
+    }))
+}
+
+/// The filter as it was `then`, by the ages of now. Who takes long to answer, or replays slowly, shall neither hit what
+/// has died since nor miss what has grown older.
+fn as_of(then: Instant, filter: &DeadFilter) -> DeadFilter {
+    let passed = then.elapsed();
+    let older = |age: Duration| age.saturating_add(passed);
+    DeadFilter {
+        older_than: Some(older(filter.older_than.unwrap_or_default())),
+        newer_than: filter.newer_than.map(older),
+        ..filter.clone()
+    }
+}
+
+impl Chosen {
+    /// How many there are.
+    pub(crate) async fn count(&self, store: &(impl DeadLetters + Browse)) -> Result<u64, StoreError> {
+        match self {
+            Self::Matching(filter) => store.count(filter).await,
+            Self::Events(ids) => {
+                let found = store.statuses(ids).await?;
+                Ok(found.iter().filter(|(_, status)| *status == EventStatus::Dead).count() as u64)
+            }
+        }
+    }
+
+    /// The condition in words.
+    pub(crate) fn describe(&self) -> String {
+        let filter = match self {
+            Self::Events(ids) if ids.len() == 1 => return format!("event {}", ids[0]),
+            Self::Events(ids) => return format!("{} by id", counted(ids.len() as u64, "event")),
+            Self::Matching(filter) => filter,
+        };
+        let age = |name: &str, age: Option<Duration>| {
+            age.map(|age| format!("dead for {name} {}", crate::render::age(age)))
+        };
+        let parts: Vec<String> = [
+            filter.topic.as_ref().map(|topic| format!("topic = {topic}")),
+            filter.aggregate_type.as_ref().map(|kind| format!("aggregate type = {kind}")),
+            filter.tenant_id.map(|tenant| format!("tenant = {tenant}")),
+            age("at least", filter.older_than),
+            age("at most", filter.newer_than),
+            filter.error.as_ref().map(|error| format!("error contains {error:?}")),
+            filter.cause.as_ref().map(|cause| format!("cause = {cause:?}")),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if parts.is_empty() { "whatever it died of".to_owned() } else { parts.join(" and ") }
+    }
+
+    /// That nothing matches is an error only where events were named.
+    pub(crate) fn nothing(&self, call: &Call<'_>, table: &TableName, verb: &str) -> Result<Exit, Failure> {
+        if let Self::Events(ids) = self {
+            let which = if ids.len() == 1 { "it is" } else { "they are" };
+            let message = format!("{table} has no such dead event: {which} not there, or not dead");
+            return Err(Problem::new(Code::EventMissing, message)
+                .next(format!("postbox events show --table {table} {}", ids[0]))
+                .into());
+        }
+        if call.json {
+            let mut value = json!({ "table": table.to_string(), "matched": 0 });
+            value[verb] = Value::from(0);
+            say_json(&value)?;
+        } else {
+            say("no dead event matches")?;
+        }
+        Ok(Exit::Done)
+    }
+}
+
+/// How many are looked up at once: to find them may mean to read past very many others.
+const AHEAD: u32 = 5_000;
+
+/// Replays the next of the chosen, at most so many, and answers which; none is the end.
+pub(crate) fn next_of<'a>(
+    store: &'a (impl DeadLetters + Browse),
+    chosen: &'a Chosen,
+    began: Instant,
+    rows: u64,
+) -> impl AsyncFnMut(u32) -> Result<Vec<EventId>, StoreError> + 'a {
+    let who = operator();
+    let ahead = u32::try_from(rows).unwrap_or(AHEAD).min(AHEAD);
+    let mut waiting: VecDeque<EventId> = match chosen {
+        Chosen::Events(ids) => ids.iter().copied().collect(),
+        Chosen::Matching(_) => VecDeque::new(),
+    };
+    // What dies again is not replayed again, and what cannot be had (a row whose id is none) is not asked for for ever.
+    let mut tried: HashSet<EventId> = HashSet::new();
+    let mut behind = 0;
+    async move |take: u32| loop {
+        if let (Chosen::Matching(filter), true) = (chosen, waiting.is_empty()) {
+            let most = ahead.saturating_add(behind);
+            let found = store.query(&as_of(began, filter), most).await?;
+            waiting.extend(found.iter().map(|event| event.event_id).filter(|id| tried.insert(*id)));
+            if waiting.is_empty() && found.len() >= most as usize {
+                behind = behind.saturating_add(AHEAD);
+                continue;
+            }
+        }
+        let some: Vec<EventId> = waiting.drain(..waiting.len().min(take as usize)).collect();
+        if some.is_empty() {
+            return Ok(some);
+        }
+        // None if somebody else was quicker with all of these: then the next ones.
+        let done = store.replay_dead(&some, &who).await?;
+        if !done.is_empty() {
+            return Ok(done);
+        }
+    }
+}
+
+pub(crate) async fn discard_chosen(
+    store: &(impl DeadLetters + Browse),
+    chosen: &Chosen,
+    began: Instant,
+) -> Result<u64, StoreError> {
+    let who = operator();
+    match chosen {
+        Chosen::Matching(filter) => store.discard(&as_of(began, filter), &who).await,
+        Chosen::Events(ids) => {
+            let mut discarded = 0;
+            for some in ids.chunks(BATCH as usize) {
+                discarded += store.discard_dead(some, &who).await?.len() as u64;
+            }
+            Ok(discarded)
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! [`PostboxBuilder`]: what a handle can be told.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use super::pool::{Needs, PostboxPool};
+use super::{Cleaning, Postbox};
+use crate::cleaner::Cleaner;
+use crate::dispatcher::Dispatcher;
+use crate::event::{Limits, TenantId};
+use crate::hook::WriterHook;
+use crate::hot::HotPath;
+use crate::interceptor::EventInterceptor;
+use crate::outbox::Outbox;
+use crate::relay::{RelayBuilder, RelayError, Settings};
+use crate::table::TableName;
+use crate::tx::Layout;
+
+/// Builds a [`Postbox`]. Only a route is needed; everything else has the defaults of the contract.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use postbox_core::{EventBus, HotPath, Postbox, testing::MemoryOutbox};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (pool, bus, audit) = (MemoryOutbox::new(), EventBus::new(), EventBus::new());
+/// let postbox = Postbox::builder(&pool, "shop_outbox".parse()?)
+///     .route("shop.audit.**", audit)
+///     .route("shop.**", bus)
+///     .hot(HotPath::new()) // handle right after the commit
+///     .set(|settings| settings.max_attempts = 10)
+///     .retention(Duration::from_hours(24))
+///     .start()
+///     .await?;
+/// # postbox.shutdown().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a builder does nothing until it is started"]
+pub struct PostboxBuilder<D, P> {
+    pool: P,
+    driver: PhantomData<fn() -> D>,
+    outbox: Outbox,
+    relay: RelayBuilder<()>,
+    single_active: bool,
+    hot: Option<HotPath>,
+    prefix: String,
+    cleaner: Option<Cleanup>,
+}
+
+impl<D, P> fmt::Debug for PostboxBuilder<D, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostboxBuilder")
+            .field("table", self.outbox.table())
+            .field("relay", &self.relay)
+            .field("hot", &self.hot)
+            .field("cleaner", &self.cleaner)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the cleaner is told.
+#[derive(Debug, Clone, Copy)]
+struct Cleanup {
+    retention: Duration,
+    dead_retention: Duration,
+    interval: Duration,
+}
+
+impl Default for Cleanup {
+    fn default() -> Self {
+        Self {
+            retention: Duration::from_hours(7 * 24),
+            dead_retention: Duration::ZERO,
+            interval: Duration::from_mins(1),
+        }
+    }
+}
+
+impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
+    pub(super) fn new(pool: &P, table: TableName) -> Self {
+        Self {
+            pool: pool.clone(),
+            driver: PhantomData,
+            outbox: Outbox::new(table),
+            relay: RelayBuilder::unbound(),
+            single_active: true,
+            hot: None,
+            prefix: "outbox".into(),
+            cleaner: Some(Cleanup::default()),
+        }
+    }
+
+    /// Sends topics that match to a dispatcher: an [`EventBus`](crate::EventBus) with handlers, or a sink. The first matching
+    /// route wins.
+    pub fn route(mut self, pattern: &str, dispatcher: impl Dispatcher) -> Self {
+        self.relay = self.relay.route(pattern, dispatcher);
+        self
+    }
+
+    /// Names a dispatcher that several routes can lead to.
+    pub fn sink(mut self, name: impl Into<String>, dispatcher: impl Dispatcher) -> Self {
+        self.relay = self.relay.sink(name, dispatcher);
+        self
+    }
+
+    /// Sends topics that match to a named sink. The first matching route wins.
+    pub fn route_to(mut self, pattern: &str, sink: impl Into<String>) -> Self {
+        self.relay = self.relay.route_to(pattern, sink);
+        self
+    }
+
+    /// Sends everything to one dispatcher.
+    pub fn dispatcher(self, dispatcher: impl Dispatcher) -> Self {
+        self.route("**", dispatcher)
+    }
+
+    /// Looks at every event before and after its dispatch; see [`EventInterceptor`].
+    pub fn interceptor(mut self, interceptor: impl EventInterceptor) -> Self {
+        self.relay = self.relay.interceptor(interceptor);
+        self
+    }
+
+    /// Adds a hook to [`Postbox::outbox`]; see [`WriterHook`].
+    pub fn hook(mut self, hook: impl WriterHook) -> Self {
+        self.outbox = self.outbox.hook(hook);
+        self
+    }
+
+    /// The tenant of events that name none.
+    pub fn default_tenant(mut self, tenant: impl Into<TenantId>) -> Self {
+        self.outbox = self.outbox.default_tenant(tenant);
+        self
+    }
+
+    /// Other limits of events than the usual ones.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.outbox = self.outbox.limits(limits);
+        self
+    }
+
+    /// Has events handled right after their commit, in this process, without a way over the table. It is for events that are
+    /// due at once, written with [`Postbox::outbox`] in transactions that [`Outbox::begin`] opened; see [`HotPath`].
+    ///
+    /// Without it, they are handled by the one relay of all processes that is active, at its next look at the table.
+    pub fn hot(mut self, path: HotPath) -> Self {
+        self.hot = Some(path);
+        self
+    }
+
+    /// Whether only one relay of all processes works on the table at a time (the default). What is hot is handled where it
+    /// was written in any case.
+    pub fn single_active(mut self, single: bool) -> Self {
+        self.single_active = single;
+        self
+    }
+
+    /// Replaces the settings of the relay.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.relay = self.relay.settings(settings);
+        self
+    }
+
+    /// Changes single settings of the relay.
+    pub fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        self.relay = self.relay.set(change);
+        self
+    }
+
+    /// Keeps published events for so long (7 days).
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.cleaner.get_or_insert_default().retention = retention;
+        self
+    }
+
+    /// Deletes dead events after so long; zero, the default, keeps them for ever.
+    pub fn dead_retention(mut self, retention: Duration) -> Self {
+        self.cleaner.get_or_insert_default().dead_retention = retention;
+        self
+    }
+
+    /// Cleans so often (every minute).
+    pub fn clean_every(mut self, interval: Duration) -> Self {
+        self.cleaner.get_or_insert_default().interval = interval;
+        self
+    }
+
+    /// Starts no cleaner: the table is cleaned elsewhere.
+    pub fn without_cleaner(mut self) -> Self {
+        self.cleaner = None;
+        self
+    }
+
+    /// Metrics under another prefix than `outbox`.
+    pub fn metrics_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Topics beyond this number share the label `other`.
+    pub fn topic_labels(mut self, most: usize) -> Self {
+        self.relay = self.relay.topic_labels(most);
+        self
+    }
+
+    /// Checks everything, then starts relay and cleaner in tasks of the current runtime. When it returns, the relay has reached
+    /// its table.
+    ///
+    /// # Errors
+    /// When a setting cannot work, a route is missing or leads nowhere, the table is missing or not an outbox table, the
+    /// pool's user lacks a grant that is needed, commits are asynchronous although events are to be handled right after them,
+    /// or the database does not answer. Nothing runs then.
+    ///
+    /// # Cancel safety
+    /// Dropped before it returns, nothing has been started.
+    pub async fn start(self) -> Result<Postbox, RelayError> {
+        let settings = self.relay.current().clone();
+        let table = self.outbox.table().clone();
+        let cleanup = self.cleaner;
+        if cleanup.is_some_and(|cleanup| cleanup.interval.is_zero()) {
+            let problem = "clean_every is 0; use 1s or more, or without_cleaner()";
+            return Err(RelayError::Settings(problem.into()));
+        }
+        let mut relay = self.relay.metrics_prefix(&self.prefix);
+        if let Some(path) = &self.hot {
+            relay = relay.hot(path);
+        }
+        // Settings and routes first: what is wrong with them, no database can mend.
+        let relay = relay.on(self.pool.store(&table, &settings, self.single_active)).build()?;
+        let needs = Needs {
+            clean: cleanup.is_some(),
+            hot: self.hot.is_some(),
+            durable: self.hot.as_ref().is_some_and(|path| !path.allows_asynchronous()),
+        };
+        let layout = self.pool.examine(&table, needs).await?;
+        if self.hot.is_some() && layout == Layout::Bare {
+            let problem = format!(
+                "{table} has only the standard columns, and the hot path needs `locked_by`: run \
+                 `postbox migrate up --table {table}`, or leave .hot(…) out"
+            );
+            return Err(RelayError::Settings(problem));
+        }
+        let mut outbox = self.outbox.with(layout).metrics_prefix(&self.prefix);
+        if let Some(path) = &self.hot {
+            outbox = outbox.hot(path);
+        }
+        relay.reach().await?;
+        // Nothing is waited for from here on: whoever drops this call leaves nothing behind.
+        let relay = relay.spawn();
+        let cleaner = cleanup.map(|cleanup| {
+            let cleaner = Cleaner::new(self.pool.sweep(&table, &settings))
+                .retention(cleanup.retention)
+                .dead_retention(cleanup.dead_retention)
+                .interval(cleanup.interval)
+                .max_attempts(settings.max_attempts)
+                .metrics_prefix(&self.prefix);
+            Cleaning::start(cleaner)
+        });
+        let hot = self.hot;
+        tracing::info!(%table, relay = &*settings.name, hot = hot.is_some(), cleaner = cleaner.is_some(), "started");
+        Ok(Postbox { outbox, hot, relay, cleaner })
+    }
+}

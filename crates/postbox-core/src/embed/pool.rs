@@ -1,0 +1,52 @@
+//! [`PostboxPool`]: what a handle needs of a database, beside what a relay does.
+
+use std::future::Future;
+
+use crate::cleaner::Sweep;
+use crate::relay::Settings;
+use crate::store::{Store, StoreError};
+use crate::table::TableName;
+use crate::tx::Layout;
+
+/// A pool on whose database a [`Postbox`](crate::Postbox) can run. `D` marks the driver, as with
+/// [`OutboxTx`](crate::OutboxTx): it is always inferred.
+#[diagnostic::on_unimplemented(
+    message = "a Postbox cannot run on `{Self}`",
+    label = "pass a reference to your pool",
+    note = "`Postbox::builder(&pool, table)` takes a `&sqlx::PgPool` or a `&sqlx::SqlitePool`"
+)]
+pub trait PostboxPool<D>: Clone + Send + Sync + 'static {
+    /// The table as its relay sees it.
+    type Store: Store;
+    /// The table as its cleaner sees it.
+    type Sweep: Sweep;
+
+    /// The relay's side of a table. Nothing is connected yet, and no connection of the pool is kept.
+    fn store(&self, table: &TableName, settings: &Settings, single_active: bool) -> Self::Store;
+
+    /// The cleaner's side of a table. Nothing is connected yet.
+    fn sweep(&self, table: &TableName, settings: &Settings) -> Self::Sweep;
+
+    /// Looks, before anything is started, whether the table is there and whether the pool's user may do what is needed;
+    /// answers which columns it has.
+    ///
+    /// # Errors
+    /// What is in the way, with the next step.
+    fn examine(
+        &self,
+        table: &TableName,
+        needs: Needs,
+    ) -> impl Future<Output = Result<Layout, StoreError>> + Send;
+}
+
+/// What a [`Postbox`](crate::Postbox) is going to do with its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Needs {
+    /// It deletes what was published long ago.
+    pub clean: bool,
+    /// It writes rows that are born leased, through this pool.
+    pub hot: bool,
+    /// It relies on commits that survive a crash of the server.
+    pub durable: bool,
+}

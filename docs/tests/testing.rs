@@ -1,0 +1,11 @@
+//! The page about tests: its examples run with the service that it shows, kept beside this file.
+
+#[test]
+fn the_page_shows_the_service_that_its_examples_use() {
+    let folder = env!("CARGO_MANIFEST_DIR");
+    let page = std::fs::read_to_string(format!("{folder}/book/testing.md")).unwrap();
+    assert!(
+        page.contains(include_str!("guide/checkout.rs")),
+        "book/testing.md and tests/guide/checkout.rs differ"
+    );
+}
