@@ -208,7 +208,7 @@ impl Times {
 impl std::fmt::Display for Figures {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { p50, p99, max, called_p50, called_p99 } = self;
-        write!(f, "p50 {p50:>7.2} ms  p99 {p99:>7.2} ms  max {max:>7.2} ms")?;
+        write!(f, "p50 {p50:>8.3} ms  p99 {p99:>8.3} ms  max {max:>8.2} ms")?;
         write!(f, "   (from the call of commit: p50 {called_p50:.2}, p99 {called_p99:.2})")
     }
 }

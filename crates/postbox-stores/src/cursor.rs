@@ -25,14 +25,17 @@ pub(crate) fn just_before((at, sequence): Key) -> Key {
 const CHEAP: Duration = Duration::from_millis(5);
 /// Otherwise it may take this share of the time.
 const SHARE: u32 = 10;
-/// And happens at least this often.
+/// And not more often than this while there is a backlog: what is in front of it does not wait for anybody.
 const OFTEN: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Cursor {
     at: Option<Key>,
     went_back: Instant,
+    /// What going back costs: the less of the last two times. A machine that stood still once says nothing about the
+    /// table, and must not keep away for long what has committed behind the cursor.
     cost: Duration,
+    last_cost: Duration,
     /// The last claim found less than it asked for.
     short: bool,
     /// Where the first row with an expired lease was seen.
@@ -41,12 +44,14 @@ pub(crate) struct Cursor {
 
 impl Cursor {
     pub(crate) fn new() -> Self {
-        Self { at: None, went_back: Instant::now(), cost: Duration::ZERO, short: false, suspect: None }
+        let (cost, last_cost) = (Duration::ZERO, Duration::ZERO);
+        Self { at: None, went_back: Instant::now(), cost, last_cost, short: false, suspect: None }
     }
 
     /// Where to read on, and whether that is the start.
     pub(crate) fn next(&self, now: Instant) -> (Key, bool) {
-        let pause = OFTEN.max(self.cost * SHARE);
+        let share = self.cost * SHARE;
+        let pause = if self.short { share } else { OFTEN.max(share) };
         let due = now.duration_since(self.went_back) >= pause;
         let cheap = self.short && self.cost < CHEAP;
         match self.at {
@@ -59,7 +64,9 @@ impl Cursor {
     pub(crate) fn read(&mut self, from_start: bool, asked: Instant, last: Option<Key>, short: bool) {
         if from_start {
             self.went_back = Instant::now();
-            self.cost = asked.elapsed();
+            let cost = asked.elapsed();
+            self.cost = cost.min(self.last_cost);
+            self.last_cost = cost;
             self.at = last;
         } else {
             self.at = last.or(self.at);
@@ -93,5 +100,27 @@ mod tests {
         assert_eq!(cursor.next(Instant::now()), (KEY, false));
         assert_eq!(cursor.next(Instant::now() + Duration::from_secs(4)), (KEY, false));
         assert_eq!(cursor.next(Instant::now() + Duration::from_secs(5)), (START, true));
+    }
+
+    #[test]
+    fn one_slow_claim_keeps_nothing_away_for_long() {
+        let mut cursor = Cursor::new();
+        let slow = || Instant::now().checked_sub(Duration::from_secs(3)).unwrap();
+        cursor.read(true, Instant::now(), Some(KEY), true);
+        cursor.read(true, slow(), Some(KEY), true);
+        assert_eq!(cursor.next(Instant::now()), (START, true));
+        // If it was no accident, it is dear.
+        cursor.read(true, slow(), Some(KEY), true);
+        assert_eq!(cursor.next(Instant::now() + Duration::from_secs(20)), (KEY, false));
+        assert_eq!(cursor.next(Instant::now() + Duration::from_secs(31)), (START, true));
+    }
+
+    #[test]
+    fn while_little_comes_it_goes_back_as_often_as_its_share_allows() {
+        let mut cursor = Cursor::new();
+        cursor.read(true, Instant::now(), Some(KEY), true);
+        cursor.cost = Duration::from_millis(20);
+        assert_eq!(cursor.next(cursor.went_back + Duration::from_millis(190)), (KEY, false));
+        assert_eq!(cursor.next(cursor.went_back + Duration::from_millis(200)), (START, true));
     }
 }
