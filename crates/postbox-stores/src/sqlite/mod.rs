@@ -78,6 +78,8 @@ use sqlx::{Sqlite, Transaction};
 
 pub use admin::SqliteAdmin;
 pub use error::classify;
+// Only where the program chooses among databases.
+#[cfg(feature = "postgres")]
 pub(crate) use link::open;
 pub use store::{SqliteStore, SqliteStoreBuilder};
 pub use transaction::SqliteOutboxTransaction;
