@@ -337,3 +337,6 @@ pub(crate) fn delivery_for_tests() -> (Lease, Delivery) {
     let lease = Lease { row: Uuid::now_v7(), attempts: 1, token: "t".into(), since };
     (lease, delivery(record, 1, "shop_outbox".into(), since))
 }
+
+#[cfg(test)]
+mod tests;
