@@ -37,7 +37,7 @@ impl Store for Endless {
 }
 
 /// Whatever becomes due between two looks at the clock is done at once, and not when something else happens.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_loop_does_not_sleep_over_its_next_claim() {
     let relay = Relay::builder(Endless).dispatcher(FailingDispatcher::times(0)).build().unwrap();
     let mut engine = relay.engine;
@@ -46,7 +46,7 @@ async fn the_loop_does_not_sleep_over_its_next_claim() {
     engine.next_beat = engine.next_claim;
     let looked = engine.start_work();
     assert!(engine.claiming.is_none(), "not yet");
-    std::thread::sleep(Duration::from_millis(30));
+    tokio::time::advance(Duration::from_millis(30)).await;
     let turn = tokio::time::timeout(Duration::from_secs(5), engine.turn(looked)).await;
     assert!(turn.is_ok(), "it sleeps until leases are to be renewed");
     engine.start_work();
