@@ -46,10 +46,9 @@ pub(crate) fn start(
             let at = Instant::now();
             tracing::info!("{first}: stopping; again to stop at once");
             stop.send_replace(true);
-            // Some tools send a signal to a process and then to its group: that is one wish, not two.
             let name = loop {
                 let next = next_of(&mut terminate, &mut interrupt).await;
-                if next != first || at.elapsed() > ECHO {
+                if !is_echo(first, next, at.elapsed()) {
                     break next;
                 }
             };
@@ -60,9 +59,27 @@ pub(crate) fn start(
     spawned.map(drop).map_err(|error| failed(&error))
 }
 
+/// Some tools send a signal to a process and then to its group: that is one wish, not two.
+fn is_echo(first: &str, next: &str, after: Duration) -> bool {
+    next == first && after <= ECHO
+}
+
 async fn next_of(terminate: &mut Signal, interrupt: &mut Signal) -> &'static str {
     tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ECHO, is_echo};
+    use std::time::Duration;
+
+    #[test]
+    fn only_the_same_signal_at_once_is_an_echo() {
+        assert!(is_echo("SIGTERM", "SIGTERM", Duration::from_millis(1)));
+        assert!(!is_echo("SIGTERM", "SIGINT", Duration::from_millis(1)));
+        assert!(!is_echo("SIGTERM", "SIGTERM", ECHO * 2));
     }
 }

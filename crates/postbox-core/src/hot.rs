@@ -159,23 +159,24 @@ impl HotPath {
         None
     }
 
-    /// Hands a committed event over.
-    pub(crate) fn admit(&self, born: Born, record: Record, sequence: i64) {
+    /// Hands committed events over.
+    pub(crate) fn admit(&self, events: impl Iterator<Item = (Born, Record, i64)>) {
         let Some(relay) = self.0.relay.get() else { return };
-        let Born { row, at, slot, durable } = born;
-        let late = !durable || at.elapsed() > relay.lock_ttl / 2;
-        if !late {
-            relay.telemetry.hot_enqueued();
+        let mut in_time = 0;
+        for (Born { row, at, slot, durable }, record, sequence) in events {
+            let late = !durable || at.elapsed() > relay.lock_ttl / 2;
+            in_time += usize::from(!late);
+            let lease = Lease {
+                row,
+                attempts: 1,
+                token: Arc::clone(&relay.token),
+                since: OffsetDateTime::now_utc() - at.elapsed(),
+            };
+            let delivery = delivery(record, sequence, Arc::clone(&relay.table), lease.since);
+            // A relay that has stopped takes nothing: the lease runs out then.
+            let _ = self.0.sender.send(HotEvent { lease, delivery, born: at, late, slot });
         }
-        let lease = Lease {
-            row,
-            attempts: 1,
-            token: Arc::clone(&relay.token),
-            since: OffsetDateTime::now_utc() - at.elapsed(),
-        };
-        let delivery = delivery(record, sequence, Arc::clone(&relay.table), lease.since);
-        // A relay that has stopped takes nothing: the lease runs out then.
-        let _ = self.0.sender.send(HotEvent { lease, delivery, born: at, late, slot });
+        relay.telemetry.hot_enqueued(in_time);
     }
 
     /// Makes a relay the one that handles what comes; only the first can be.
@@ -337,3 +338,6 @@ pub(crate) fn delivery_for_tests() -> (Lease, Delivery) {
     let lease = Lease { row: Uuid::now_v7(), attempts: 1, token: "t".into(), since };
     (lease, delivery(record, 1, "shop_outbox".into(), since))
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,22 +38,28 @@ pub(crate) struct Hot {
 
 impl Journal {
     /// Notes what an outbox has written. Several calls of one outbox are one batch.
-    pub(crate) fn note(&self, table: &Arc<OutboxTable>, hooks: &Hooks, events: &[Written], hot: Hot) {
+    pub(crate) fn note(&self, table: &Arc<OutboxTable>, hooks: &Hooks, events: Vec<Written>, hot: Hot) {
         let mut batches = self.lock();
         let same =
             |batch: &&mut Batch| batch.hooks.same(hooks) && batch.table == *table && batch.hot.fits(&hot);
         match batches.iter_mut().find(same) {
             Some(batch) => {
-                batch.events.extend_from_slice(events);
+                batch.events.extend(events);
                 batch.hot.path = batch.hot.path.take().or(hot.path);
                 batch.hot.born.extend(hot.born);
             }
-            None => batches.push(Batch {
-                table: Arc::clone(table),
-                hooks: hooks.clone(),
-                events: events.to_vec(),
-                hot,
-            }),
+            None => batches.push(Batch { table: Arc::clone(table), hooks: hooks.clone(), events, hot }),
+        }
+    }
+
+    /// Who has written an event anew had taken it back before (`ROLLBACK TO SAVEPOINT`): the row that was born for it then
+    /// is gone, though the new one may have its number.
+    pub(crate) fn written_again(&self, table: &OutboxTable, events: &[Written]) {
+        let mut batches = self.lock();
+        for batch in batches.iter_mut().filter(|batch| *batch.table == *table && !batch.hot.born.is_empty()) {
+            for event in events {
+                batch.hot.born.remove(&event.record.event_id);
+            }
         }
     }
 
@@ -121,10 +127,14 @@ impl Batch {
     /// It is committed: what was born leased goes to its handlers.
     fn admit(&mut self) {
         let Hot { path: Some(path), mut born } = std::mem::take(&mut self.hot) else { return };
-        for event in &self.events {
-            if let Some(born) = born.remove(&event.record.event_id) {
-                path.admit(born, event.record.clone(), event.sequence);
-            }
+        let mut admit = |event: Written| {
+            born.remove(&event.record.event_id).map(|born| (born, event.record, event.sequence))
+        };
+        if self.hooks.is_empty() {
+            path.admit(std::mem::take(&mut self.events).into_iter().filter_map(admit));
+        } else {
+            // Hooks want to see them too.
+            path.admit(self.events.iter().filter_map(|event| admit(event.clone())));
         }
     }
 }

@@ -46,6 +46,8 @@ pub mod topic;
 mod trace;
 pub mod transaction;
 pub mod tx;
+#[cfg(test)]
+mod until;
 pub mod uow;
 
 pub use browse::{

@@ -221,8 +221,18 @@ impl Outbox {
         }
         if !written.is_empty() {
             // First of all: whatever happens to this call from here on, the transaction knows what it has written.
-            if let Some(journal) = journal.filter(|_| !self.hooks.is_empty() || !hot.born.is_empty()) {
-                journal.note(&self.table, &self.hooks, &written, hot);
+            if let Some(journal) = &journal {
+                journal.written_again(&self.table, &written);
+            }
+            match journal {
+                Some(journal) if self.hooks.is_empty() && !hot.born.is_empty() => {
+                    journal.note(&self.table, &self.hooks, written, hot);
+                    return Ok(answer);
+                }
+                Some(journal) if !self.hooks.is_empty() => {
+                    journal.note(&self.table, &self.hooks, written.clone(), hot);
+                }
+                _ => {}
             }
             self.hooks.after(After::Write, &self.table.name.to_string(), &written).await;
         }

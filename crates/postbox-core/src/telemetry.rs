@@ -170,8 +170,9 @@ impl Telemetry {
             .increment(rows as u64);
     }
 
-    pub(crate) fn hot_enqueued(&self) {
-        metrics::counter!(self.name("hot_enqueued_total"), "table" => self.0.table.clone()).increment(1);
+    pub(crate) fn hot_enqueued(&self, events: usize) {
+        metrics::counter!(self.name("hot_enqueued_total"), "table" => self.0.table.clone())
+            .increment(events as u64);
     }
 
     pub(crate) fn hot_dropped(&self) {

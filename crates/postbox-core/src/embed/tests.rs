@@ -13,9 +13,9 @@ use crate::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Store
 use crate::testing::{FailingDispatcher, Memory, MemoryOutbox, MemoryStore};
 use crate::topic::Topic;
 use crate::tx::Layout;
+use crate::until::{PATIENCE, until};
 
 const TOPIC: Topic = Topic::from_static("shop.order.placed.v1");
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A table in memory with trouble on demand.
 #[derive(Clone)]
@@ -111,15 +111,6 @@ async fn write(outbox: &Outbox, memory: &MemoryOutbox) {
     let mut tx = outbox.begin(memory).await.unwrap();
     outbox.enqueue(&mut tx, Record::builder(TOPIC).json(&1)).await.unwrap();
     tx.commit().await.unwrap();
-}
-
-async fn until(what: &str, is_so: impl Fn() -> bool) {
-    let wait = async {
-        while !is_so() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
 }
 
 #[tokio::test]

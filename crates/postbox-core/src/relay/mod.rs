@@ -16,6 +16,8 @@ mod run;
 mod settings;
 mod settle;
 mod stop;
+#[cfg(test)]
+mod tests;
 mod tracker;
 
 use std::future::Future;

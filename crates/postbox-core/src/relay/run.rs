@@ -199,11 +199,11 @@ impl<S: Store> Engine<S> {
             opened = self.open() => opened?,
         }
         loop {
-            self.start_work();
+            let looked = self.start_work();
             tokio::select! {
                 biased;
                 () = &mut signal => break,
-                () = self.turn() => {}
+                () = self.turn(looked) => {}
             }
         }
         self.drain().await;
@@ -257,7 +257,7 @@ impl<S: Store> Engine<S> {
                 self.start_settle();
                 self.start_dispatches(now);
                 self.start_extend(now);
-                self.turn().await;
+                self.turn(now).await;
             }
             if !more_suspects {
                 return Ok(self.report);
@@ -266,9 +266,9 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Waits for whatever happens next and takes it in.
-    pub(super) async fn turn(&mut self) {
-        let now = Instant::now();
+    /// Waits for whatever happens next and takes it in. `now` is when it was last looked what is to be done: whatever has
+    /// become due since then is due now, and must not be slept over.
+    pub(super) async fn turn(&mut self, now: Instant) {
         let idle = self.claiming.is_none() && self.next_claim > now && self.standing == Standing::Active;
         let wake_at = self.next_deadline(now);
         tokio::select! {
@@ -298,7 +298,8 @@ impl<S: Store> Engine<S> {
         future.min().unwrap_or(now + self.settings.poll_interval)
     }
 
-    pub(super) fn start_work(&mut self) {
+    /// Starts all that is due, and answers as of when.
+    pub(super) fn start_work(&mut self) -> Instant {
         let now = Instant::now();
         self.health.update(|health| health.last_turn = std::time::Instant::now());
         self.open_hot();
@@ -310,7 +311,9 @@ impl<S: Store> Engine<S> {
         if held_back && !self.suspects.turn {
             // Hot events had to wait for the suspects: not until something else happens.
             self.start_dispatches(now);
+            self.start_extend(now);
         }
+        now
     }
 
     pub(super) fn start_dispatches(&mut self, now: Instant) {

@@ -49,7 +49,7 @@ impl<S: Store> Engine<S> {
             self.release_queued();
             // A transaction that is rolled back tells nobody: look now and then.
             let look = if self.hot_is_underway() { Instant::now() + LOOK } else { deadline };
-            let turn = self.turn();
+            let turn = self.turn(Instant::now());
             let _ = tokio::time::timeout_at(look.min(deadline), turn).await;
         }
         self.units.abort_all();
@@ -78,7 +78,7 @@ impl<S: Store> Engine<S> {
         let unsettled = |engine: &Self| !engine.outcomes.is_empty() || engine.settling.is_some();
         while (unsettled(self) || self.claiming.is_some()) && Instant::now() < last_call {
             self.start_settle();
-            let turn = self.turn();
+            let turn = self.turn(Instant::now());
             let _ = tokio::time::timeout_at(last_call, turn).await;
         }
     }

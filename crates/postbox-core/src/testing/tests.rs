@@ -11,6 +11,7 @@ use crate::interceptor::after;
 use crate::record::Record;
 use crate::relay::Relay;
 use crate::store::Verdict;
+use crate::until::until;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Placed {
@@ -159,15 +160,11 @@ async fn a_relay_of_one_s_own_runs_on_the_store_with_routes_and_interceptors() {
         .build()
         .unwrap()
         .spawn();
-    while sink.delivered().len() < 250 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("250 deliveries", || sink.delivered().len() >= 250).await;
     let mut tx = memory.begin().await.unwrap();
     memory.enqueue(&mut tx, Moved(3)).await.unwrap();
     tx.commit().await.unwrap();
-    while sink.delivered().len() < 251 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until("one more", || sink.delivered().len() >= 251).await;
     relay.shutdown().await.unwrap();
     assert_eq!(*outcomes.lock().unwrap(), 251);
     let mut ids = sink.delivered();
@@ -185,10 +182,11 @@ async fn after_a_drain_other_relays_try_as_often_as_they_like() {
     let quick = crate::Backoff::fixed(Duration::ZERO);
     let relay =
         memory.relay().set(move |s| s.backoff = quick).dispatcher(sink.clone()).build().unwrap().spawn();
-    while sink.delivered().is_empty() {
+    until("a delivery", || {
         memory.table.changed.notify_waiters();
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+        !sink.delivered().is_empty()
+    })
+    .await;
     relay.shutdown().await.unwrap();
     assert_eq!(sink.seen().len(), 4);
 }

@@ -44,7 +44,8 @@
 //!
 //! All processes must be on one machine: they go by its clock. The database is switched to a write-ahead log, for good.
 //! The active relay of a table locks the file `<database>.postbox-<table>.lock`, which stays there. SQLite tells nobody
-//! of a commit, so a relay looks for one every 10 ms, which costs next to nothing. A transaction that only reads, but for
+//! of a commit, so a relay looks for one every 10 ms, which costs next to nothing; commits of its own process by
+//! `outbox.begin` it hears of at once. A transaction that only reads, but for
 //! long, keeps the log from being emptied: it grows until that transaction ends.
 
 mod admin;
@@ -77,6 +78,8 @@ use sqlx::{Sqlite, Transaction};
 
 pub use admin::SqliteAdmin;
 pub use error::classify;
+// Only where the program chooses among databases.
+#[cfg(feature = "postgres")]
 pub(crate) use link::open;
 pub use store::{SqliteStore, SqliteStoreBuilder};
 pub use transaction::SqliteOutboxTransaction;

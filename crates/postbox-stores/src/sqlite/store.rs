@@ -14,7 +14,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, Notify, OnceCell};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -25,6 +25,10 @@ use super::link::Link;
 use super::row::{array, key_of, sequence_of};
 use super::schema::{TableShape, in_main, names};
 use super::statements::Statements;
+
+/// Tells the relays of this process that it has committed events: they look at once. Whoever commits elsewhere, or by a
+/// transaction of the driver's own, is found by looking.
+pub(super) static COMMITTED: Notify = Notify::const_new();
 
 /// How often a waiting relay looks whether anybody has committed anything. A look costs microseconds.
 const LOOK: Duration = Duration::from_millis(10);
@@ -329,7 +333,10 @@ impl Store for SqliteStore {
     async fn wait(&self, at_most: Duration) {
         let until = Instant::now() + at_most;
         loop {
-            tokio::time::sleep_until(until.min(Instant::now() + LOOK)).await;
+            tokio::select! {
+                () = tokio::time::sleep_until(until.min(Instant::now() + LOOK)) => {}
+                () = COMMITTED.notified() => {}
+            }
             if Instant::now() >= until {
                 return;
             }

@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, Sqlite, Transaction};
 use uuid::Uuid;
 
 use super::error::result_code;
+use super::store::COMMITTED;
 use super::tx::{SqlxSqlite, insert};
 use crate::table::Template;
 
@@ -50,7 +51,9 @@ impl Driver for SqlxSqlite {
     async fn commit(tx: Self::Transaction) -> Result<(), CommitError<sqlx::Error>> {
         tx.commit().await.map_err(|error| {
             if certain(&error) { CommitError::RolledBack(error) } else { CommitError::Unknown(error) }
-        })
+        })?;
+        COMMITTED.notify_waiters();
+        Ok(())
     }
 
     async fn rollback(tx: Self::Transaction) -> Result<(), sqlx::Error> {
@@ -66,4 +69,27 @@ fn certain(error: &sqlx::Error) -> bool {
     const FULL: i32 = 13;
     const CONSTRAINT: i32 = 19;
     result_code(error).is_some_and(|code| matches!(code & 0xff, BUSY | LOCKED | FULL | CONSTRAINT))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use postbox_core::Outbox;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_commit_wakes_the_relays_of_its_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("shop.db").display());
+        let options = super::super::connect_options(&url).unwrap().create_if_missing(true);
+        let pool = SqlitePool::connect_with(options).await.unwrap();
+        let outbox = Outbox::new("shop_outbox".parse().unwrap());
+        let mut woken = std::pin::pin!(COMMITTED.notified());
+        woken.as_mut().enable();
+        outbox.begin(&pool).await.unwrap().rollback().await.unwrap();
+        outbox.begin(&pool).await.unwrap().commit().await.unwrap();
+        tokio::time::timeout(Duration::from_secs(10), woken).await.unwrap();
+    }
 }

@@ -218,3 +218,71 @@ async fn a_service_that_is_killed_again_and_again_loses_nothing() {
     // In flight are at most what the hot path holds, and that only ever is what two transactions have written.
     assert!(repeated <= 12 * 100, "{repeated}");
 }
+
+/// Counts, slowly, and keeps nothing.
+struct Slow(std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl Dispatcher for Slow {
+    async fn dispatch(&self, _: &Delivery) -> Result<(), DispatchError> {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// The memory of this process in KiB: what it has now, or the most it ever had.
+fn memory(which: &str) -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(which)).unwrap();
+    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// A part, not a test: 5,000 events of 16 KiB, as fast as they can be written, for a path with 16 places.
+#[tokio::test(flavor = "multi_thread")]
+async fn part_burst() {
+    let Ok(url) = std::env::var(URL) else { return };
+    let pool = PgPool::connect(&url).await.unwrap();
+    let table: postbox_core::TableName = "public.org_outbox".parse().unwrap();
+    let handled = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
+    let path = HotPath::bounded(16, 1 << 20);
+    let relay = Relay::builder(PgStore::new(&pool, table.clone())).hot(&path);
+    let relay =
+        relay.dispatcher(Slow(std::sync::Arc::clone(&handled))).settings(quick()).build().unwrap().spawn();
+    eventually("the path to be open", PATIENCE, async || path.remaining() > 0).await;
+    let outbox = Outbox::new(table).hot(&path);
+    let large = "x".repeat(16 * 1024);
+    let mut before = 0;
+    // The first ones show what the process needs at all.
+    for n in 0..52 {
+        let mut tx = outbox.begin(&pool).await.unwrap();
+        let records = (0..100).map(|_| postbox_core::Record::builder(TOPIC).json(&large));
+        outbox.enqueue_all(&mut tx, records).await.unwrap();
+        tx.commit().await.unwrap();
+        if n == 1 {
+            let all = async || handled.load(std::sync::atomic::Ordering::SeqCst) == 200;
+            eventually("the first", PATIENCE, all).await;
+            before = memory("VmRSS");
+        }
+    }
+    let all = async || handled.load(std::sync::atomic::Ordering::SeqCst) == 5_200;
+    eventually("all of them, each once", Duration::from_mins(2), all).await;
+    relay.shutdown().await.unwrap();
+    assert_eq!(handled.load(std::sync::atomic::Ordering::SeqCst), 5_200);
+    println!("burst grew {} KiB", memory("VmHWM").saturating_sub(before));
+}
+
+/// The table is the buffer, not the memory: of 80 MiB that are written at once, little is ever there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_on_a_small_path_stays_small() {
+    let table = Table::new(Shape::Migrated).await;
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "hot::part_burst", "--nocapture", "--test-threads=1"]);
+    command.env(URL, &table.db.url);
+    let mut burst = Program::from_command(command);
+    let line = burst.wait_for_line("burst grew ", Duration::from_mins(3));
+    assert!(burst.wait(PATIENCE).success());
+    let grew = line.split("burst grew ").nth(1).unwrap().split(' ').next().unwrap();
+    let grew: usize = grew.parse().unwrap();
+    println!("5,000 events of 16 KiB: {grew} KiB more than before");
+    assert!(grew < 48 * 1024, "{grew} KiB");
+}

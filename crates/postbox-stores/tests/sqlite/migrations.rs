@@ -1,9 +1,15 @@
 //! Tables are made, upgraded and removed, and what is printed does the same.
 
-use postbox_core::{Code, Inspect as _, Store as _, TableName};
+use std::time::Duration;
+
+use postbox_core::{
+    Browse as _, Cleaner, Code, DeadFilter, DeadLetters as _, EventFilter, EventStatus, Inspect as _,
+    ListRequest, Relay, Store as _, TableName,
+};
 use postbox_stores::sqlite::migrate::{self, Format};
 use postbox_stores::sqlite::{SqliteAdmin, SqliteStore};
-use postbox_testkit::suite::{Subject as _, claim, enqueue, events};
+use postbox_testkit::suite::script::{Act, Scripted};
+use postbox_testkit::suite::{Subject as _, claim, enqueue, events, quick};
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use crate::subject::{Table, options};
@@ -137,4 +143,34 @@ async fn the_status_view_is_for_people() {
     assert_eq!((row.get::<String, _>(0), row.get::<String, _>(1)), (id.to_string(), "NEW".to_owned()));
     let created_at: String = row.get(2);
     assert!(created_at.ends_with('Z') && created_at.len() == 24, "{created_at}");
+}
+
+/// Statements name the indexes that they are made for, but only those that are there.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_indexes_a_table_is_slow_but_works() {
+    let table = Table::new().await;
+    for end in ["pending_by_available", "published_by_time", "tenant_published", "dead_by_time"] {
+        table.sql(&format!("DROP INDEX org_outbox_{end}")).await.unwrap();
+    }
+    // As good as none: it is of another kind.
+    table.sql("CREATE INDEX org_outbox_pending_by_available ON org_outbox (available_at)").await.unwrap();
+    let ids = enqueue(&table, events(30)).await;
+    let dying = ids[0];
+    let sink = Scripted::new(move |d| if d.meta.event_id == dying { Act::Reject } else { Act::Ok });
+    let relay = Relay::builder(table.store(true)).dispatcher(sink).settings(quick());
+    assert_eq!(relay.build().unwrap().run_once().await.unwrap().delivered, 29);
+    let admin = table.admin();
+    assert_eq!(admin.counts().await.unwrap().dead, 1);
+    assert_eq!(admin.count(&DeadFilter::default()).await.unwrap(), 1);
+    for status in EventStatus::ALL {
+        let filter = EventFilter { status: Some(status), ..EventFilter::default() };
+        let page = admin.list(&ListRequest { filter, ..ListRequest::default() }).await.unwrap();
+        let wanted = match status {
+            EventStatus::Sent => 29,
+            EventStatus::Dead => 1,
+            EventStatus::New | EventStatus::Publishing | EventStatus::Failed => 0,
+        };
+        assert_eq!(page.events.len(), wanted, "{status}");
+    }
+    assert_eq!(Cleaner::new(admin).retention(Duration::ZERO).run_once().await.unwrap(), 29);
 }

@@ -135,6 +135,30 @@ pub async fn what_does_not_exist_is_not_handled<S: Subject>(subject: &S) {
     assert_eq!(sink.seen().iter().map(|d| d.meta.event_id).collect::<Vec<_>>(), [kept, last]);
 }
 
+/// A row that was born leased, taken back and written again without a place: it is the new one that counts, also where it has
+/// the old one's number.
+pub async fn what_was_taken_back_and_written_again_is_handled_once<S: Subject>(subject: &S) {
+    if !subject.has_hot_path() {
+        return skipped(NONE);
+    }
+    for hooked in [false, true] {
+        let (path, sink) = (HotPath::bounded(1, 1 << 20), Scripted::ok());
+        let (outbox, relay) = hot(subject, &path, &sink, quick()).await;
+        let outbox = if hooked { outbox.hook(super::hooks::Noting::default()) } else { outbox };
+        let record = event(TOPIC, 1).build().unwrap();
+        let mut tx = subject.open(&outbox).await;
+        subject.run_in(&mut tx, "SAVEPOINT s").await.unwrap();
+        outbox.enqueue(&mut tx, record.clone()).await.unwrap();
+        subject.run_in(&mut tx, "ROLLBACK TO SAVEPOINT s").await.unwrap();
+        outbox.enqueue(&mut tx, record.clone()).await.unwrap();
+        tx.commit().await.unwrap();
+        published(subject, record.event_id).await;
+        is_empty(&path, 1).await;
+        relay.shutdown().await.unwrap();
+        assert_eq!(sink.tries(record.event_id), 1, "with hooks: {hooked}");
+    }
+}
+
 /// A burst that is far too large, with handlers that are slow: nothing is lost, nothing comes twice, and what has no place
 /// goes the way over the table.
 pub async fn a_full_path_loses_nothing<S: Subject>(subject: &S) {

@@ -262,6 +262,7 @@ macro_rules! store_suite {
                 handlers: exclusive_handlers_go_by_aggregate_type_and_topic,
                 hot: a_committed_event_is_handled_where_it_was_written,
                 hot: what_does_not_exist_is_not_handled,
+                hot: what_was_taken_back_and_written_again_is_handled_once,
                 hot: a_full_path_loses_nothing,
                 hot: a_late_commit_goes_the_way_over_the_table,
                 hot: a_hot_event_that_fails_is_tried_again,
