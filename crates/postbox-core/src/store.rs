@@ -22,6 +22,11 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// The table's name, for logs and metrics.
     fn table(&self) -> &str;
 
+    /// In what order its events are delivered. The store hands rows over in that order, and the relay keeps it.
+    fn order(&self) -> Order {
+        Order::None
+    }
+
     /// Checks that the table is there and can be relayed. Called once, before anything else.
     fn open(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
@@ -117,6 +122,26 @@ pub enum Standing {
     Paused,
 }
 
+/// In what order the events of a table are delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// As they come.
+    #[default]
+    None,
+    /// Those of one aggregate one after another, by `sequence`.
+    Aggregate(OnDead),
+}
+
+/// What a dead event means for the later ones of its aggregate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnDead {
+    /// They wait until it is replayed or discarded.
+    #[default]
+    Block,
+    /// They go on without it.
+    Skip,
+}
+
 /// A row that is leased to this relay.
 #[derive(Debug)]
 pub struct Claimed {
@@ -126,6 +151,9 @@ pub struct Claimed {
     pub delivery: Delivery,
     /// How long it had been due when it was claimed, by the database's clock.
     pub age: Duration,
+    /// Its strand, where order is asked for: events with the same number are dispatched one after another, by sequence. A
+    /// store hands over the rows of a strand without gaps, starting with its first that is neither published nor dead.
+    pub strand: Option<i64>,
 }
 
 /// The proof that a row was claimed by this relay, at this attempt.

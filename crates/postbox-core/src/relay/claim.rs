@@ -244,7 +244,7 @@ impl<S: Store> Engine<S> {
         }
         let give_back = self.stopping || self.standing != Standing::Active;
         let now = Instant::now();
-        for Claimed { lease, delivery, age } in claim.rows {
+        for Claimed { lease, delivery, age, .. } in claim.rows {
             let bytes = delivery.payload.len();
             let Some(number) = self.routes.lane_of(&delivery.meta.topic) else {
                 let topic = delivery.meta.topic.clone();

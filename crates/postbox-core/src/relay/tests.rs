@@ -21,7 +21,7 @@ impl Store for Endless {
         let delivery = delivery("shop.order.placed.v1", "1");
         let (row, since) = (delivery.meta.event_id.0, delivery.meta.created_at);
         let lease = Lease { row, attempts: 1, token: "t".into(), since };
-        let rows = vec![Claimed { lease, delivery, age: Duration::ZERO }];
+        let rows = vec![Claimed { lease, delivery, age: Duration::ZERO, strand: None }];
         Ok(Claim { standing: Standing::Active, rows, ..Claim::default() })
     }
     async fn settle(&self, _: Vec<Settlement>, _: usize) -> Result<Settled, StoreError> {

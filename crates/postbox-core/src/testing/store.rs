@@ -109,7 +109,7 @@ impl Store for MemoryStore {
             row.lock = Some((Arc::clone(&token), now));
             let lease = Lease { row: row.id, attempts: row.attempts, token: Arc::clone(&token), since: now };
             let age = Duration::try_from(now - row.available_at.max(row.created_at)).unwrap_or_default();
-            claim.rows.push(Claimed { lease, delivery: row.delivery(&self.0.name), age });
+            claim.rows.push(Claimed { lease, delivery: row.delivery(&self.0.name), age, strand: None });
         }
         Ok(claim)
     }

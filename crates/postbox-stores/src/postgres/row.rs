@@ -76,5 +76,10 @@ pub(super) fn decode(row: &PgRow, table: &Arc<str>, token: &Arc<str>) -> Result<
         tracestate: row.try_get(FIRST + 21)?,
     };
     let age = Duration::try_from_secs_f64(age).unwrap_or_default();
-    Ok(Some(Found::Delivery(Box::new(Claimed { lease, delivery: Delivery { meta, payload }, age }))))
+    Ok(Some(Found::Delivery(Box::new(Claimed {
+        lease,
+        delivery: Delivery { meta, payload },
+        age,
+        strand: None,
+    }))))
 }

@@ -40,7 +40,7 @@ impl Content {
             Ok(mut delivery) => {
                 delivery.meta.attempts = attempts;
                 let age = Duration::from_micros(u64::try_from(at.saturating_sub(self.due)).unwrap_or(0));
-                claim.rows.push(Claimed { lease, delivery, age });
+                claim.rows.push(Claimed { lease, delivery, age, strand: None });
             }
             Err(Unreadable { topic, event_id, reason }) => {
                 claim.undecodable.push(Undecodable { lease, topic, event_id, reason });
