@@ -309,18 +309,18 @@ pub(super) fn standing(paused: bool, mine: bool) -> Standing {
 }
 
 /// What the claim says besides its rows.
-pub(super) struct Summary {
-    pub(super) paused: bool,
-    pub(super) mine: bool,
-    pub(super) picked: i64,
-    pub(super) all_fit: bool,
-    pub(super) last: Option<Key>,
-    pub(super) suspect: Option<Key>,
+struct Summary {
+    paused: bool,
+    mine: bool,
+    picked: i64,
+    all_fit: bool,
+    last: Option<Key>,
+    suspect: Option<Key>,
 }
 
 impl Summary {
     /// None if the table has no row in `postbox_relay`.
-    pub(super) fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
+    fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
         let key = |at, sequence| -> Result<Option<Key>, sqlx::Error> {
             Ok(row.try_get::<Option<_>, _>(at)?.zip(row.try_get::<Option<_>, _>(sequence)?))
         };

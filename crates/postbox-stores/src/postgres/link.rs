@@ -18,7 +18,7 @@ pub(super) const OPERATION_LIMIT: Duration = Duration::from_secs(10);
 /// Plans must not depend on statistics that lag behind a table which fills and empties all day: rows are found by
 /// index, and updates walk them in the order of the array (which is also the order of locking, hazard 18).
 const SESSION: &str = "SET default_transaction_isolation = 'read committed';
-    SET plan_cache_mode = force_generic_plan; SET jit = off;
+    SET plan_cache_mode = force_generic_plan; SET jit = off; SET max_parallel_workers_per_gather = 0;
     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
     SET lock_timeout = '500ms'; SET idle_in_transaction_session_timeout = '30s';
     SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';";

@@ -5,6 +5,7 @@
 //! that a predecessor left behind, are claimed one by one, by lease.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -18,10 +19,10 @@ use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::claim::{ClaimState, Summary, standing};
+use super::claim::{ClaimState, standing};
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
-use super::row::{self, Found};
+use super::row;
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use crate::cursor::{Key, START};
@@ -29,18 +30,60 @@ use crate::cursor::{Key, START};
 /// What every token of an owner starts with; the epoch follows.
 const OWNED: &str = "own/";
 
-/// The columns that `own.sql` has behind those of a claim.
-const AVAILABLE_AT: usize = row::FIRST + 22;
-const EXHAUSTED: usize = row::FIRST + 23;
-
 /// The rows that are in flight, by id.
 #[derive(Debug, Default)]
 pub(super) struct Window(HashMap<Uuid, Key>);
 
 impl Window {
-    fn sequences(&self) -> Vec<i64> {
-        self.0.values().map(|(_, sequence)| *sequence).collect()
+    /// Their sequences as a multirange: neighbours share a range, so that it is short for a window without holes, and exact
+    /// for any.
+    fn sequences(&self) -> String {
+        let mut sequences: Vec<i64> = self.0.values().map(|(_, sequence)| *sequence).collect();
+        sequences.sort_unstable();
+        let mut text = String::from("{");
+        for run in sequences.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
+            let comma = if text.len() > 1 { "," } else { "" };
+            let _ = write!(text, "{comma}[{},{}]", run[0], run[run.len() - 1]);
+        }
+        text.push('}');
+        text
     }
+}
+
+/// What `own.sql` says of a row in front of its event.
+struct Look {
+    key: Key,
+    suspect: bool,
+    exhausted: bool,
+    fits: bool,
+}
+
+impl Look {
+    /// None if no row was found.
+    fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
+        let Some(sequence) = row.try_get(row::FIRST + 4)? else { return Ok(None) };
+        Ok(Some(Self {
+            key: (row.try_get(2)?, sequence),
+            suspect: row.try_get(3)?,
+            exhausted: row.try_get(4)?,
+            fits: row.try_get(5)?,
+        }))
+    }
+}
+
+/// What a read found besides the rows to dispatch.
+#[derive(Default)]
+struct Found {
+    /// Whether the table is paused, and whether it is this relay's; none if it has no row in `postbox_relay`.
+    gate: Option<(bool, bool)>,
+    picked: usize,
+    /// Some did not fit.
+    left_out: bool,
+    bytes: usize,
+    last: Option<Key>,
+    suspect: Option<Key>,
+    exhausted: Vec<Uuid>,
+    new: Vec<(Uuid, Key)>,
 }
 
 /// Whether a row was read by its owner and not leased.
@@ -109,41 +152,21 @@ impl Inner {
             .bind(request.max_attempts)
             .bind(self.window().sequences());
         let token = token(epoch);
-        let mut claim = Claim::default();
-        let mut new: Vec<(Uuid, Key)> = Vec::new();
-        let mut exhausted: Vec<Uuid> = Vec::new();
+        let (mut claim, mut found) = (Claim::default(), Found::default());
         let read = async {
-            let (mut rows, mut summary, mut bytes) = (query.fetch(&mut *connection), None, 0);
+            let mut rows = query.fetch(&mut *connection);
             while let Some(row) = rows.try_next().await? {
-                if summary.is_none() {
-                    summary = Summary::read(&row)?;
-                    exhausted = row.try_get(EXHAUSTED)?;
+                if found.gate.is_none() {
+                    found.gate = Some((row.try_get(0)?, row.try_get(1)?));
                 }
-                let at = || row.try_get::<OffsetDateTime, _>(AVAILABLE_AT);
-                match row::decode(&row, &self.label, &token)? {
-                    Some(Found::Delivery(claimed)) => {
-                        // Some values are far longer as text than as they are stored; nothing was written, so these are left.
-                        let fits = bytes < request.max_bytes || claim.rows.is_empty();
-                        bytes += claimed.delivery.payload.len();
-                        if fits {
-                            new.push((claimed.lease.row, (at()?, claimed.delivery.meta.sequence)));
-                            claim.rows.push(*claimed);
-                        } else {
-                            claim.more = true;
-                        }
-                    }
-                    Some(Found::Undecodable(undecodable)) => {
-                        new.push((undecodable.lease.row, (at()?, row.try_get(row::FIRST + 4)?)));
-                        claim.undecodable.push(undecodable);
-                    }
-                    Some(Found::Buried(_)) | None => {}
-                }
+                self.take_in(&row, &token, request.max_bytes, &mut claim, &mut found)?;
             }
-            Ok(summary)
+            Ok(())
         };
-        let summary = within(OPERATION_LIMIT, read).await?.ok_or_else(|| self.no_relay_row(opened))?;
-        let left_out = claim.more;
-        claim.standing = standing(summary.paused, summary.mine);
+        within(OPERATION_LIMIT, read).await?;
+        let Found { gate, picked, left_out, last, suspect, exhausted, new, .. } = found;
+        let (paused, mine) = gate.ok_or_else(|| self.no_relay_row(opened))?;
+        (claim.standing, claim.paused) = (standing(paused, mine), paused);
         if claim.standing == Standing::Standby {
             self.dispossessed();
             return Ok(claim);
@@ -174,19 +197,62 @@ impl Inner {
         if !exhausted.is_empty() {
             claim.buried = self.bury_exhausted(connection, own, &exhausted, request.max_attempts).await?;
         }
-        let full = usize::try_from(summary.picked).unwrap_or(usize::MAX) >= request.limit || !summary.all_fit;
+        let full = picked >= request.limit || left_out;
         if request.mode == ClaimMode::Waiting {
-            claim.suspects = summary.suspect.is_some();
-            state.cursor.suspect = match (state.cursor.suspect, summary.suspect) {
+            claim.suspects = suspect.is_some();
+            state.cursor.suspect = match (state.cursor.suspect, suspect) {
                 (Some(old), Some(new)) => Some(old.min(new)),
                 (old, new) => old.or(new),
             };
-            // What was left out for its length is found again from the start.
-            let last = if left_out { None } else { summary.last };
-            state.cursor.read(from_start || left_out, asked, last, !full);
-            claim.more = full || left_out || (!from_start && state.cursor.next(Instant::now()).1);
+            state.cursor.read(from_start, asked, last, !full);
+            claim.more = full || (!from_start && state.cursor.next(Instant::now()).1);
         }
         Ok(claim)
+    }
+
+    /// Takes in one row of a read.
+    fn take_in(
+        &self,
+        row: &PgRow,
+        token: &Arc<str>,
+        max_bytes: usize,
+        claim: &mut Claim,
+        found: &mut Found,
+    ) -> Result<(), sqlx::Error> {
+        let Some(look) = Look::read(row)? else { return Ok(()) };
+        found.picked += 1;
+        // Nothing was written, so what does not fit is simply read again, and nothing behind it is taken.
+        if !look.fits || found.left_out {
+            found.left_out = true;
+            return Ok(());
+        }
+        if look.suspect {
+            found.suspect = found.suspect.or(Some(look.key));
+        } else if look.exhausted {
+            found.exhausted.push(row.try_get(row::FIRST)?);
+        } else {
+            match row::decode(row, &self.label, token)? {
+                Some(row::Found::Delivery(mut claimed)) => {
+                    // Some values are far longer as text than as they are stored.
+                    if !claim.rows.is_empty() && found.bytes >= max_bytes {
+                        found.left_out = true;
+                        return Ok(());
+                    }
+                    found.bytes += claimed.delivery.payload.len();
+                    let due = claimed.delivery.meta.created_at.max(look.key.0);
+                    claimed.age = (claimed.lease.since - due).try_into().unwrap_or_default();
+                    found.new.push((claimed.lease.row, look.key));
+                    claim.rows.push(*claimed);
+                }
+                Some(row::Found::Undecodable(undecodable)) => {
+                    found.new.push((undecodable.lease.row, look.key));
+                    claim.undecodable.push(undecodable);
+                }
+                Some(row::Found::Buried(_)) | None => {}
+            }
+        }
+        found.last = Some(look.key);
+        Ok(())
     }
 
     /// Writes down what is in flight, and renews the owner's time. Answers whether the table is still this relay's.

@@ -80,7 +80,7 @@ impl Statements {
             settle: base.fill(include_str!("sql/own_settle.sql")),
             settle_delivered: base.fill(include_str!("sql/own_settle_delivered.sql")),
             journal: base.fill(
-                "UPDATE {{relay}} SET win = $4, win_from = $5, win_to = $6,
+                "UPDATE {{relay}} SET win = $4::text::int8multirange, win_from = $5, win_to = $6,
                         expires_at = clock_timestamp() + make_interval(secs => $7)
                  WHERE tbl = $1 AND holder = $2 AND epoch = $3",
             ),

@@ -8,12 +8,12 @@ CREATE TABLE IF NOT EXISTS {{relay}} (
     paused_at     TIMESTAMPTZ,
     paused_by     TEXT,
     paused_reason TEXT,
-    -- What the active relay has in flight, where its rows are not locked: their sequences, and between which times they are
-    -- available.
-    win           BIGINT[],
+    -- What the active relay has in flight, where its rows are not locked: exactly these sequences, and between which times
+    -- they are available.
+    win           INT8MULTIRANGE,
     win_from      TIMESTAMPTZ,
     win_to        TIMESTAMPTZ
 );
 -- Made by an earlier version.
-ALTER TABLE {{relay}} ADD COLUMN IF NOT EXISTS win BIGINT[], ADD COLUMN IF NOT EXISTS win_from TIMESTAMPTZ,
+ALTER TABLE {{relay}} ADD COLUMN IF NOT EXISTS win INT8MULTIRANGE, ADD COLUMN IF NOT EXISTS win_from TIMESTAMPTZ,
     ADD COLUMN IF NOT EXISTS win_to TIMESTAMPTZ

@@ -13,8 +13,10 @@ WITH place AS MATERIALIZED (
     UPDATE {{table}} t
     SET locked_at = to_timestamp(0), locked_by = 'left behind', attempts = t.attempts + 1
     FROM place p
-    WHERE NOT p.own AND t.sequence = ANY (p.win)
+    WHERE NOT p.own AND t.sequence <@ p.win
+      -- Implied; only these find the rows in the index.
       AND t.available_at <= p.win_to AND (p.win_from IS NULL OR t.available_at >= p.win_from)
+      AND t.sequence >= lower(p.win) AND t.sequence < upper(p.win)
       AND t.published_at IS NULL AND t.dead_at IS NULL AND t.locked_at IS NULL
     RETURNING 1
 )

@@ -1,9 +1,9 @@
 -- As settle.sql, for rows that the relay owns. The fence is the owner's row: it is locked until this commits, and who has
--- taken over has changed it. Attempts are written now; what goes back keeps those it had.
+-- taken over has changed it. A key lock: it keeps out a take-over, which locks the whole row, but not the owner's own journal. Attempts are written now; what goes back keeps those it had.
 -- $1 ids, in order  $2 attempts  $3 verdicts (0 delivered, 1 retry, 2 release, 3 dead)  $4 microseconds to wait (null: as it
 -- is)  $5 last_error  $6 failures for attempts_log (null: none)  $7 table  $8 relay  $9 epoch
 WITH owner AS MATERIALIZED (
-    SELECT 1 FROM {{relay}} r WHERE r.tbl = $7 AND r.holder = $8 AND r.epoch = $9 FOR SHARE
+    SELECT 1 FROM {{relay}} r WHERE r.tbl = $7 AND r.holder = $8 AND r.epoch = $9 FOR KEY SHARE
 )
 UPDATE {{table}} t
 SET published_at = CASE WHEN s.verdict = 0 THEN now() END,

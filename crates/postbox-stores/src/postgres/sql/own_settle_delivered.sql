@@ -1,6 +1,6 @@
 -- The common case of own_settle.sql: everything arrived.
 WITH owner AS MATERIALIZED (
-    SELECT 1 FROM {{relay}} r WHERE r.tbl = $3 AND r.holder = $4 AND r.epoch = $5 FOR SHARE
+    SELECT 1 FROM {{relay}} r WHERE r.tbl = $3 AND r.holder = $4 AND r.epoch = $5 FOR KEY SHARE
 )
 UPDATE {{table}} t
 SET published_at = now(), attempts = s.attempts, last_error = NULL
