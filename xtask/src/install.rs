@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use postbox_testkit::server::postgres;
+use postbox_testkit::server::{pgbouncer, postgres};
 
 use crate::run::{output, step, works};
 
-/// Makes sure that there is a PostgreSQL server's programs and a C compiler.
+/// Makes sure that there are a PostgreSQL server's programs, its pooler, and a C compiler.
 pub(crate) fn test_needs() -> Result<(), String> {
     let mut packages = Vec::new();
     if let Err(error) = postgres::find_binaries() {
@@ -17,6 +17,9 @@ pub(crate) fn test_needs() -> Result<(), String> {
         }
         packages.push("postgresql");
     }
+    if pgbouncer::find_program().is_err() {
+        packages.push("pgbouncer");
+    }
     // Dependencies compile C code.
     if !works("cc", &["--version"]) {
         packages.extend(["gcc", "libc6-dev"]);
@@ -25,6 +28,7 @@ pub(crate) fn test_needs() -> Result<(), String> {
         return Ok(());
     }
     apt_get(&packages)?;
+    pgbouncer::find_program()?;
     postgres::find_binaries().map(|_| ())
 }
 

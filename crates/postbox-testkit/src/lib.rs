@@ -39,5 +39,5 @@ pub use oracle::{Oracle, read_jsonl};
 pub use process::Program;
 #[cfg(feature = "kit")]
 pub use proxy::Proxy;
-pub use server::{PgServer, TestDb};
+pub use server::{PgBouncer, PgServer, TestDb};
 pub use skip::skipped;

@@ -8,7 +8,7 @@ use futures_util::TryStreamExt as _;
 use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Standing};
 use postbox_core::{Code, EventId, Layout, StoreError, StoreErrorKind, Topic};
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::error::{classify, sqlstate, within};
@@ -23,13 +23,15 @@ use crate::cursor::{Cursor, Key, START, just_before};
 pub(super) struct ClaimState {
     pub(super) lead: Option<Lead>,
     pub(super) cursor: Cursor,
+    /// When this relay last said that it shares the table.
+    pub(super) shown: Option<Instant>,
     /// Tokens of claims whose answer was lost: their rows go back uncharged (hazard 5).
     lost_tokens: Vec<String>,
 }
 
 impl ClaimState {
     pub(super) fn new() -> Self {
-        Self { lead: None, cursor: Cursor::new(), lost_tokens: Vec::new() }
+        Self { lead: None, cursor: Cursor::new(), shown: None, lost_tokens: Vec::new() }
     }
 }
 
@@ -52,15 +54,18 @@ impl Inner {
                 self.dispossessed();
                 // Also says so if there is no row to stand by for.
                 let gate = self.look_at_gate(&mut link.connection, opened).await?;
-                link.keep();
+                link.keep().await?;
                 return Ok(Claim { standing: Standing::Standby, ..gate });
             };
             self.renew_lead(lead, &mut link.connection, opened).await?;
+        } else {
+            self.show_sharing(&mut state, &mut link.connection, opened).await?;
         }
         let mut claim = match request.limit {
             0 => self.look_at_gate(&mut link.connection, opened).await?,
             _ => match self.take_rows(&mut state, &mut link.connection, opened, &request).await {
                 Err(error) if is_about_data(&error) => {
+                    self.claims.turn_over(&mut link.connection).await?;
                     self.bury_unreadable(&mut link.connection, opened, &request, &error).await?
                 }
                 claim => claim?,
@@ -76,7 +81,13 @@ impl Inner {
             state.lead = None;
             self.unlock(&mut link.connection, opened).await?;
         }
-        link.keep();
+        if let Err(error) = link.keep().await {
+            // Nobody has been handed these.
+            self.let_go(claim.rows.iter().map(|row| &row.lease));
+            self.let_go(claim.undecodable.iter().map(|row| &row.lease));
+            return Err(error);
+        }
+        state.lost_tokens.clear();
         Ok(claim)
     }
 
@@ -87,11 +98,12 @@ impl Inner {
         opened: &Opened,
     ) -> Result<Claim, StoreError> {
         if opened.layout == Layout::Bare {
-            let ping = sqlx::query("SELECT 1").execute(connection);
+            let ping = opened.query("SELECT 1").execute(connection);
             within(OPERATION_LIMIT, ping).await?;
             return Ok(Claim { standing: Standing::Active, ..Claim::default() });
         }
-        let gate = sqlx::query(AssertSqlSafe(opened.statements.gate.as_str()))
+        let gate = opened
+            .query(&opened.statements.gate)
             .bind(&opened.key)
             .bind(self.single_active.then_some(&self.holder))
             .fetch_optional(connection);
@@ -138,7 +150,8 @@ impl Inner {
         };
         let token = format!("{}/{}", self.holder, Uuid::new_v4().simple());
         state.lost_tokens.push(token.clone());
-        let query = sqlx::query(AssertSqlSafe(sql.as_str()))
+        let query = opened
+            .query(sql)
             .bind(self.single_active.then_some(&self.holder))
             .bind(&opened.key)
             .bind(((from_at, from_sequence) != START).then_some(from_at))
@@ -174,7 +187,7 @@ impl Inner {
             Ok(summary)
         };
         let summary = within(OPERATION_LIMIT, read).await;
-        if !summary.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection) {
+        if summary.as_ref().is_err_and(|error| error.kind() != StoreErrorKind::Connection) {
             state.lost_tokens.pop();
         }
         let summary = summary?.ok_or_else(|| self.no_relay_row(opened))?;
@@ -209,7 +222,8 @@ impl Inner {
         opened: &Opened,
         request: &ClaimRequest,
     ) -> Result<bool, StoreError> {
-        let found = sqlx::query_scalar::<_, bool>(AssertSqlSafe(opened.statements.suspects_among.as_str()))
+        let found = opened
+            .scalar::<bool>(&opened.statements.suspects_among)
             .bind(topics.iter().map(|topic| topic.as_str().to_owned()).collect::<Vec<_>>())
             .bind(request.lock_ttl.as_secs_f64())
             .fetch_one(connection);
@@ -225,7 +239,8 @@ impl Inner {
         request: &ClaimRequest,
         why: &StoreError,
     ) -> Result<Claim, StoreError> {
-        let ids = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(opened.statements.due.as_str()))
+        let ids = opened
+            .scalar::<Uuid>(&opened.statements.due)
             .bind(i64::try_from(request.limit.max(100)).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
             .persistent(false)
@@ -233,13 +248,15 @@ impl Inner {
         let ids = within(OPERATION_LIMIT, ids).await?;
         let mut claim = Claim { more: true, ..Claim::default() };
         for id in ids {
-            let read = sqlx::query(AssertSqlSafe(opened.statements.read_payload.as_str())).bind(id);
+            let read = opened.query(&opened.statements.read_payload).bind(id);
             let read = within(OPERATION_LIMIT, read.persistent(false).execute(&mut *connection)).await;
             let Err(error) = read else { continue };
+            self.claims.turn_over(connection).await?;
             if !is_about_data(&error) {
                 return Err(error);
             }
-            let row = sqlx::query(AssertSqlSafe(opened.statements.bury.as_str()))
+            let row = opened
+                .query(&opened.statements.bury)
                 .bind(id)
                 .bind(format!(
                     "{}: the database cannot show the payload: {}",
@@ -278,9 +295,8 @@ impl Inner {
             state.lost_tokens.clear();
         }
         while let Some(token) = state.lost_tokens.last() {
-            let release = sqlx::query(AssertSqlSafe(opened.statements.release_token.as_str()))
-                .bind(token)
-                .execute(&mut *connection);
+            let release =
+                opened.query(&opened.statements.release_token).bind(token).execute(&mut *connection);
             let rows = within(OPERATION_LIMIT, release).await?.rows_affected();
             tracing::info!(table = &*self.label, rows, "released what a lost answer had claimed");
             state.lost_tokens.pop();

@@ -1,16 +1,19 @@
 //! Who is the active relay of a table: the session lock where there is one, and a row with a time limit.
 //!
+//! Behind a transaction pooler there is no session to hold a lock, and the row alone decides: then a relay that was killed is
+//! missed when its time is over, not at once.
+//!
 //! Being alone is an optimisation. Correctness never depends on it: every write is fenced by its claim.
 
 use std::time::{Duration, Instant};
 
 use postbox_core::{Layout, StoreError};
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{PgConnection, Row as _};
 
-use super::error::within;
+use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
-use super::owner::strategy;
 use super::store::{Inner, Opened};
+use super::strategy;
 
 /// The place of the active relay, as this relay holds it.
 #[derive(Debug)]
@@ -33,28 +36,27 @@ impl Inner {
         poll_interval: Duration,
     ) -> Result<Option<Lead>, StoreError> {
         let ttl = self.leader_ttl.max(poll_interval * TICKS);
-        let lock = sqlx::query_scalar::<_, bool>("SELECT pg_try_advisory_lock($1)").bind(opened.lock);
-        if !within(OPERATION_LIMIT, lock.fetch_one(&mut *connection)).await? {
+        if !opened.pooled && !self.lock(connection, opened, ttl).await? {
             return Ok(None);
         }
-        // The server ends the session of a relay that has gone silent, and with it the lock (hazard 9).
-        let idle = sqlx::query("SELECT set_config('idle_session_timeout', $1, false)");
-        within(OPERATION_LIMIT, idle.bind(ttl.as_millis().to_string()).execute(&mut *connection)).await?;
         let renewed = Instant::now();
         if opened.layout == Layout::Bare {
             return Ok(Some(Lead { renewed, ttl, epoch: 0 }));
         }
-        let row = sqlx::query_as::<_, (i64, i64)>(AssertSqlSafe(opened.statements.lead.as_str()))
+        let row = opened
+            .query(&opened.statements.lead)
             .bind(&opened.key)
             .bind(&self.holder)
-            .bind(true)
+            .bind(!opened.pooled)
             .bind(ttl.as_secs_f64())
-            .bind(strategy(opened.owns))
+            .bind(strategy::name(opened.owns))
             .fetch_optional(&mut *connection);
-        let Some((epoch, left_behind)) = within(OPERATION_LIMIT, row).await? else {
+        let Some(row) = within(OPERATION_LIMIT, row).await? else {
             self.unlock(connection, opened).await?;
             return Ok(None);
         };
+        let (epoch, left_behind): (i64, i64) =
+            (row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
         tracing::info!(table = &*self.label, relay = self.holder, epoch, left_behind, "active relay");
         Ok(Some(Lead { renewed, ttl, epoch }))
     }
@@ -71,7 +73,8 @@ impl Inner {
             return Ok(());
         }
         let now = Instant::now();
-        let renew = sqlx::query(AssertSqlSafe(opened.statements.renew.as_str()))
+        let renew = opened
+            .query(&opened.statements.renew)
             .bind(&opened.key)
             .bind(&self.holder)
             .bind(lead.ttl.as_secs_f64())
@@ -82,12 +85,32 @@ impl Inner {
         Ok(())
     }
 
+    /// Tries to lock the table for this session.
+    async fn lock(
+        &self,
+        connection: &mut PgConnection,
+        opened: &Opened,
+        ttl: Duration,
+    ) -> Result<bool, StoreError> {
+        let lock = sqlx::query_scalar::<_, bool>("SELECT pg_try_advisory_lock($1)").bind(opened.lock);
+        if !within(OPERATION_LIMIT, lock.fetch_one(&mut *connection)).await? {
+            return Ok(false);
+        }
+        // The server ends the session of a relay that has gone silent, and with it the lock (hazard 9).
+        let idle = sqlx::query("SELECT set_config('idle_session_timeout', $1, false)");
+        within(OPERATION_LIMIT, idle.bind(ttl.as_millis().to_string()).execute(connection)).await?;
+        Ok(true)
+    }
+
     /// Gives back the session lock after the row turned out to be another's.
     pub(super) async fn unlock(
         &self,
         connection: &mut PgConnection,
         opened: &Opened,
     ) -> Result<(), StoreError> {
+        if opened.pooled {
+            return Ok(());
+        }
         let unlock = sqlx::query("SELECT pg_advisory_unlock($1)").bind(opened.lock).execute(connection);
         within(OPERATION_LIMIT, unlock).await.map(|_| ())
     }
@@ -95,18 +118,26 @@ impl Inner {
     /// Leaves the place to another relay at once.
     pub(super) async fn resign(&self) {
         let Some(opened) = self.opened.get() else { return };
-        if self.state.lock().await.lead.take().is_none() || opened.layout == Layout::Bare {
+        let (led, shared) = {
+            let mut state = self.state.lock().await;
+            (state.lead.take().is_some(), state.shown.take().is_some())
+        };
+        if opened.layout == Layout::Bare || !(led || shared) {
             return;
         }
         let Ok(mut link) = self.settles.take().await else { return };
-        let resign = sqlx::query(AssertSqlSafe(opened.statements.resign.as_str()))
+        let resign = opened
+            .query(if led { &opened.statements.resign } else { &opened.statements.unshare })
             .bind(&opened.key)
             .bind(&self.holder)
             .execute(&mut link.connection);
-        match within(OPERATION_LIMIT, resign).await {
-            Ok(_) => link.keep(),
+        let resigned = match within(OPERATION_LIMIT, resign).await {
+            Ok(_) => link.keep().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = resigned {
             // Its time limit ends it as well.
-            Err(error) => tracing::warn!(table = &*self.label, %error, "could not resign"),
+            tracing::warn!(table = &*self.label, %error, "could not resign");
         }
     }
 }

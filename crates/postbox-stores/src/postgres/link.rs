@@ -3,11 +3,12 @@
 //! A relay does not take its connections from a pool: the claim's connection carries the session lock, both have
 //! planner settings of their own, and neither may be handed to others half-way through a statement (hazard 24).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use postbox_core::StoreError;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{ConnectOptions as _, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
 use tokio::sync::{Mutex, MutexGuard};
 
 use super::error::{classify, within};
@@ -17,23 +18,55 @@ pub(super) const OPERATION_LIMIT: Duration = Duration::from_secs(10);
 
 /// Plans must not depend on statistics that lag behind a table which fills and empties all day: rows are found by
 /// index, and updates walk them in the order of the array (which is also the order of locking, hazard 18).
-const SESSION: &str = "SET default_transaction_isolation = 'read committed';
-    SET plan_cache_mode = force_generic_plan; SET jit = off; SET max_parallel_workers_per_gather = 0;
-    SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-    SET lock_timeout = '500ms'; SET idle_in_transaction_session_timeout = '30s';
-    SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';";
+const SETTINGS: &[&str] = &[
+    "plan_cache_mode = force_generic_plan",
+    "jit = off",
+    "max_parallel_workers_per_gather = 0",
+    "enable_seqscan = off",
+    "enable_bitmapscan = off",
+    "enable_hashjoin = off",
+    "enable_mergejoin = off",
+    "lock_timeout = '500ms'",
+    "idle_in_transaction_session_timeout = '30s'",
+];
+
+/// What commits must be on disk: a relay dispatches by it (hazard 33).
+fn synchronous(local: bool) -> String {
+    format!(
+        "SELECT set_config('synchronous_commit', 'on', {local}) WHERE current_setting('synchronous_commit') = 'off';"
+    )
+}
+
+/// What a session of the relay's own is told once.
+fn session() -> String {
+    let settings = SETTINGS.join("; SET ");
+    format!("SET default_transaction_isolation = 'read committed'; SET {settings}; {}", synchronous(false))
+}
+
+/// What a transaction is told on a session that is not the relay's own, and forgets at its end.
+fn transaction() -> String {
+    let settings = SETTINGS.join("; SET LOCAL ");
+    format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL {settings}; {}", synchronous(true))
+}
 
 #[derive(Debug)]
 pub(super) struct Link {
     options: PgConnectOptions,
     slot: Mutex<Option<PgConnection>>,
+    /// Whether a transaction pooler stands between. Then each operation is a transaction of its own: nothing else is
+    /// certain to reach one and the same server process.
+    pooled: AtomicBool,
 }
 
 impl Link {
     /// A link that connects when it is first used.
     pub(super) fn new(options: PgConnectOptions) -> Self {
         // A relay's polling does not belong into the log of slow or executed statements.
-        Self { options: options.disable_statement_logging(), slot: Mutex::default() }
+        Self {
+            options: options.disable_statement_logging(),
+            slot: Mutex::default(),
+            pooled: AtomicBool::new(false),
+        }
     }
 
     /// Whether a transaction pooler stands between: two clients share one server process, or one client has several
@@ -41,10 +74,11 @@ impl Link {
     pub(super) async fn is_pooled(&self) -> Result<bool, StoreError> {
         let mut clients = [self.raw().await?, self.raw().await?];
         let mut pids = [Vec::new(), Vec::new()];
-        for _ in 0..3 {
-            for (client, pids) in clients.iter_mut().zip(&mut pids) {
+        // One after the other: in turns, a pooler with two server processes could give each its own by chance.
+        for (client, pids) in clients.iter_mut().zip(&mut pids) {
+            for _ in 0..3 {
                 // Without a prepared statement, which may be gone at the next server process.
-                let pid = sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(client);
+                let pid = sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(&mut *client);
                 pids.push(within(OPERATION_LIMIT, pid).await?.try_get::<i32, _>(0).map_err(classify)?);
             }
         }
@@ -52,13 +86,45 @@ impl Link {
         Ok(moved || pids[0][0] == pids[1][0])
     }
 
+    /// From now on every operation is a transaction.
+    pub(super) fn goes_through_a_pooler(&self) {
+        self.pooled.store(true, Ordering::Relaxed);
+    }
+
+    fn is_shared(&self) -> bool {
+        self.pooled.load(Ordering::Relaxed)
+    }
+
     /// Takes the connection for one operation, connecting if there is none.
     pub(super) async fn take(&self) -> Result<Taken<'_>, StoreError> {
         let mut slot = self.slot.lock().await;
-        match slot.take() {
-            Some(connection) => Ok(Taken { slot, connection, fresh: false }),
-            None => Ok(Taken { connection: self.connect().await?, slot, fresh: true }),
+        let (mut connection, fresh) = match slot.take() {
+            Some(connection) => (connection, false),
+            None => (self.connect().await?, true),
+        };
+        if self.is_shared() {
+            say(&mut connection, &transaction()).await?;
         }
+        Ok(Taken { link: self, slot, connection, fresh })
+    }
+
+    /// Ends what was done so far, for better or worse, within an operation that goes on. A statement that failed takes its
+    /// transaction with it; one of the relay's own session stands alone.
+    pub(super) async fn turn_over(&self, connection: &mut PgConnection) -> Result<(), StoreError> {
+        if self.is_shared() {
+            say(connection, &format!("COMMIT; {}", transaction())).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins a transaction of several statements.
+    pub(super) async fn begin(&self, connection: &mut PgConnection) -> Result<(), StoreError> {
+        if self.is_shared() { self.turn_over(connection).await } else { say(connection, "BEGIN").await }
+    }
+
+    /// Commits what [`begin`](Self::begin) began.
+    pub(super) async fn commit(&self, connection: &mut PgConnection) -> Result<(), StoreError> {
+        if self.is_shared() { self.turn_over(connection).await } else { say(connection, "COMMIT").await }
     }
 
     /// Closes the connection, and with it gives up every lock of its session.
@@ -69,20 +135,31 @@ impl Link {
         }
     }
 
+    /// A connection without any settings, and without prepared statements: those may be gone at the next server process.
     async fn raw(&self) -> Result<PgConnection, StoreError> {
-        within(OPERATION_LIMIT, self.options.connect()).await
+        let options = self.options.clone().statement_cache_capacity(0);
+        within(OPERATION_LIMIT, options.connect()).await
     }
 
     async fn connect(&self) -> Result<PgConnection, StoreError> {
-        let mut connection = self.raw().await?;
-        within(OPERATION_LIMIT, sqlx::raw_sql(SESSION).execute(&mut connection)).await?;
+        if self.is_shared() {
+            return self.raw().await;
+        }
+        let mut connection = within(OPERATION_LIMIT, self.options.connect()).await?;
+        say(&mut connection, &session()).await?;
         Ok(connection)
     }
+}
+
+/// Sends statements whose answer is of no interest.
+async fn say(connection: &mut PgConnection, sql: &str) -> Result<(), StoreError> {
+    within(OPERATION_LIMIT, sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection)).await.map(|_| ())
 }
 
 /// A connection taken for one operation. Dropped without [`keep`](Self::keep) it is closed, since whatever was under
 /// way has an unknown end.
 pub(super) struct Taken<'a> {
+    link: &'a Link,
     slot: MutexGuard<'a, Option<PgConnection>>,
     pub(super) connection: PgConnection,
     /// Whether it was made just now: locks of the session before it are gone.
@@ -90,8 +167,15 @@ pub(super) struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// Puts the connection back for the next operation.
-    pub(super) fn keep(mut self) {
+    /// Ends the operation and puts the connection back for the next one. What was written counts from here on.
+    ///
+    /// # Errors
+    /// When its end is not known.
+    pub(super) async fn keep(mut self) -> Result<(), StoreError> {
+        if self.link.is_shared() {
+            say(&mut self.connection, "COMMIT").await?;
+        }
         *self.slot = Some(self.connection);
+        Ok(())
     }
 }

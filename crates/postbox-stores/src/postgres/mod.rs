@@ -19,12 +19,14 @@ mod row;
 mod schema;
 mod statements;
 mod store;
+mod strategy;
 mod transaction;
 mod tx;
 
 pub use admin::PgAdmin;
 pub use error::classify;
-pub use store::{PgStore, PgStoreBuilder, Strategy};
+pub use store::{PgStore, PgStoreBuilder};
+pub use strategy::Strategy;
 pub use transaction::PgOutboxTransaction;
 pub use tx::SqlxPostgres;
 

@@ -15,8 +15,7 @@ use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Lease, Settlem
 use postbox_core::{Code, EventId, StoreError};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
-use time::OffsetDateTime;
+use sqlx::{PgConnection, Postgres, Row as _};
 use uuid::Uuid;
 
 use super::claim::{ClaimState, standing};
@@ -140,7 +139,8 @@ impl Inner {
             ClaimMode::Probe(topics) => (&own.probe, topics),
             ClaimMode::Waiting | ClaimMode::Suspect => (&own.waiting, &request.exclude),
         };
-        let query = sqlx::query(AssertSqlSafe(sql.as_str()))
+        let query = opened
+            .query(sql)
             .bind(&self.holder)
             .bind(&opened.key)
             .bind(((from_at, from_sequence) != START).then_some(from_at))
@@ -195,7 +195,8 @@ impl Inner {
             }
         }
         if !exhausted.is_empty() {
-            claim.buried = self.bury_exhausted(connection, own, &exhausted, request.max_attempts).await?;
+            claim.buried =
+                self.bury_exhausted(connection, opened, own, &exhausted, request.max_attempts).await?;
         }
         let full = picked >= request.limit || left_out;
         if request.mode == ClaimMode::Waiting {
@@ -270,7 +271,8 @@ impl Inner {
             // What is available since ever lies before all times that can be written here.
             (window.sequences(), times().min().filter(|from| *from > START.0), times().max())
         };
-        let journal = sqlx::query(AssertSqlSafe(own.journal.as_str()))
+        let journal = opened
+            .query(&own.journal)
             .bind(&opened.key)
             .bind(&self.holder)
             .bind(epoch)
@@ -286,11 +288,13 @@ impl Inner {
     async fn bury_exhausted(
         &self,
         connection: &mut PgConnection,
+        opened: &Opened,
         own: &Own,
         rows: &[Uuid],
         max_attempts: i32,
     ) -> Result<Vec<Buried>, StoreError> {
-        let bury = sqlx::query(AssertSqlSafe(own.bury.as_str()))
+        let bury = opened
+            .query(&own.bury)
             .bind(rows)
             .bind(format!("{}: no answer in {max_attempts} attempts", Code::Exhausted))
             .bind(max_attempts)
@@ -316,7 +320,7 @@ impl Inner {
         let attempts: Vec<i32> = settlements.iter().map(|s| s.lease.attempts).collect();
         let epoch = settlements.first().map_or(-1, |s| epoch(&s.lease));
         let query = if settlements.iter().all(|s| s.verdict == Verdict::Delivered) {
-            sqlx::query(AssertSqlSafe(own.settle_delivered.as_str())).bind(ids).bind(attempts)
+            opened.query(&own.settle_delivered).bind(ids).bind(attempts)
         } else {
             let (mut verdicts, mut waits) = (Vec::new(), Vec::new());
             let (mut errors, mut failures) = (Vec::new(), Vec::new());
@@ -332,7 +336,8 @@ impl Inner {
                 errors.push(error);
                 failures.push(settlement.failure.as_ref().and_then(|f| serde_json::to_string(f).ok()));
             }
-            sqlx::query(AssertSqlSafe(own.settle.as_str()))
+            opened
+                .query(&own.settle)
                 .bind(ids)
                 .bind(attempts)
                 .bind(verdicts)
@@ -351,7 +356,8 @@ impl Inner {
         own: &Own,
         lease: &Lease,
     ) -> Result<bool, StoreError> {
-        let mine = sqlx::query_scalar::<_, bool>(AssertSqlSafe(own.is_mine.as_str()))
+        let mine = opened
+            .scalar::<bool>(&own.is_mine)
             .bind(&opened.key)
             .bind(&self.holder)
             .bind(epoch(lease))
@@ -368,9 +374,4 @@ pub(super) fn needs_no_write(settlement: &Settlement) -> bool {
 
 fn standby() -> Claim {
     Claim { standing: Standing::Standby, ..Claim::default() }
-}
-
-/// Where the window of a relay that leads is written.
-pub(super) fn strategy(owns: bool) -> &'static str {
-    if owns { "owner" } else { "lease" }
 }

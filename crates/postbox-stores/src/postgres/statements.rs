@@ -18,6 +18,9 @@ pub(super) struct Statements {
     pub(super) renew: String,
     pub(super) resign: String,
     pub(super) gate: String,
+    pub(super) others: String,
+    pub(super) share: String,
+    pub(super) unshare: String,
     pub(super) suspects_among: String,
     pub(super) due: String,
     pub(super) read_payload: String,
@@ -41,6 +44,15 @@ pub(super) struct Own {
     pub(super) bury: String,
 }
 
+/// Whether a relay may work: the active one, or, where several share the table (no relay is named), all as long as nobody
+/// owns it.
+fn mine(relay: &str) -> String {
+    format!(
+        "CASE WHEN {relay}::text IS NULL THEN NOT coalesce(r.strategy = 'owner' AND r.expires_at > clock_timestamp(), false)
+              ELSE coalesce(r.holder = {relay} AND r.expires_at > clock_timestamp(), false) END"
+    )
+}
+
 const EXPIRED: &str = "locked_at < now() - make_interval(secs => $5)";
 
 impl Statements {
@@ -50,6 +62,7 @@ impl Statements {
             if there { format!("c.{name}") } else { "NULL::text".to_owned() }
         };
         let base = Template::of(&shape.name, '"')
+            .with("mine", mine("$1"))
             .with("traceparent", column("traceparent"))
             .with("tracestate", column("tracestate"));
         let full = shape.layout() == Layout::Full;
@@ -113,9 +126,20 @@ impl Statements {
                  WHERE tbl = $1 AND holder = $2",
             ),
             resign: base.fill("UPDATE {{relay}} SET holder = NULL, expires_at = NULL, win = NULL WHERE tbl = $1 AND holder = $2"),
-            gate: base.fill(
-                "SELECT paused_at IS NOT NULL, $2::text IS NULL OR coalesce(holder = $2 AND expires_at > clock_timestamp(), false)
+            gate: base.fill(&format!(
+                "SELECT r.paused_at IS NOT NULL, {} FROM {{{{relay}}}} r WHERE r.tbl = $1",
+                mine("$2")
+            )),
+            others: base.fill(
+                "SELECT CASE WHEN expires_at > clock_timestamp() THEN strategy END, holder,
+                        CASE WHEN shared_at > clock_timestamp() - make_interval(secs => $2) THEN shared_by END
                  FROM {{relay}} WHERE tbl = $1",
+            ),
+            share: base.fill(
+                "UPDATE {{relay}} SET shared_by = $2, shared_at = clock_timestamp() WHERE tbl = $1",
+            ),
+            unshare: base.fill(
+                "UPDATE {{relay}} SET shared_by = NULL, shared_at = NULL WHERE tbl = $1 AND shared_by = $2",
             ),
             suspects_among: pending.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{table}} WHERE {{pending}} AND topic = ANY ($1)

@@ -8,8 +8,9 @@ use std::time::Duration;
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
 use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
-use sqlx::postgres::{PgConnectOptions, PgPool, PgRow};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPool, PgRow};
+use sqlx::query::{Query, QueryScalar};
+use sqlx::{AssertSqlSafe, FromRow, PgConnection, Postgres, Row as _};
 use time::OffsetDateTime;
 use tokio::sync::{Mutex, OnceCell};
 use uuid::Uuid;
@@ -20,6 +21,7 @@ use super::link::{Link, OPERATION_LIMIT};
 use super::owner::{Window, is_owned, needs_no_write};
 use super::schema::TableShape;
 use super::statements::Statements;
+use super::strategy::{LEADER_TTL, Strategy};
 
 /// An outbox table in PostgreSQL, for one relay.
 ///
@@ -55,23 +57,27 @@ pub(super) struct Opened {
     pub(super) layout: Layout,
     /// Whether the relay owns the table and leases nothing but what is suspect.
     pub(super) owns: bool,
+    /// Whether a transaction pooler is in between.
+    pub(super) pooled: bool,
     /// `schema.table`, the key in `postbox_relay`.
     pub(super) key: String,
     /// The advisory lock of the active relay.
     pub(super) lock: i64,
 }
 
-/// How a relay makes sure that rows are its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Strategy {
-    /// What suits most; in this version, leases.
-    #[default]
-    Auto,
-    /// Each row is leased, which writes it once more.
-    Lease,
-    /// The active relay owns the table: it writes what it has in flight into its own row. Needs a migrated table and
-    /// `single_active`.
-    Owner,
+impl Opened {
+    /// A statement. Behind a pooler it is prepared for this once: the next server process would not know it.
+    pub(super) fn query<'q>(&self, sql: &'q str) -> Query<'q, Postgres, PgArguments> {
+        sqlx::query(AssertSqlSafe(sql)).persistent(!self.pooled)
+    }
+
+    /// A statement that answers one column.
+    pub(super) fn scalar<'q, T>(&self, sql: &'q str) -> QueryScalar<'q, Postgres, T, PgArguments>
+    where
+        (T,): for<'r> FromRow<'r, PgRow>,
+    {
+        sqlx::query_scalar(AssertSqlSafe(sql)).persistent(!self.pooled)
+    }
 }
 
 /// Builds a [`PgStore`].
@@ -154,7 +160,7 @@ impl PgStore {
             single_active: true,
             strategy: Strategy::Auto,
             name,
-            leader_ttl: Duration::from_secs(15),
+            leader_ttl: LEADER_TTL,
         }
     }
 
@@ -179,9 +185,10 @@ impl Inner {
 
     /// Looks at the table and at the connections to it.
     async fn look(&self) -> Result<Opened, StoreError> {
-        if self.claims.is_pooled().await? {
-            let message = format!("{} is reached through a transaction pooler", self.table);
-            return Err(StoreError::new(Code::PoolerUnsupported, StoreErrorKind::Refused, message));
+        let pooled = self.claims.is_pooled().await?;
+        if pooled {
+            self.claims.goes_through_a_pooler();
+            self.settles.goes_through_a_pooler();
         }
         let mut settles = self.settles.take().await?;
         let version = sqlx::query_scalar::<_, String>("SHOW server_version_num").persistent(false);
@@ -200,20 +207,30 @@ impl Inner {
                 "a bare table: no pause, no dead_at, no owner row; `postbox migrate up` adds them"
             );
         }
-        settles.keep();
+        settles.keep().await?;
+        if pooled {
+            if layout == Layout::Bare && self.single_active {
+                let message = format!(
+                    "{} is reached through a transaction pooler, and has no row to be owned by",
+                    self.table
+                );
+                return Err(StoreError::new(Code::PoolerUnsupported, StoreErrorKind::Refused, message));
+            }
+            tracing::info!(
+                table = &*self.label,
+                "a transaction pooler is in between: no session lock, so that a relay which dies is missed when its time is over"
+            );
+        }
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
-        let owns = self.strategy == Strategy::Owner;
-        if owns && !(layout == Layout::Full && self.single_active) {
-            let why = if layout == Layout::Bare {
-                "it has only the standard columns"
-            } else {
-                "several relays share it"
-            };
-            let message = format!("{key} cannot be owned: {why}");
-            return Err(StoreError::new(Code::ConfigUnsupported, StoreErrorKind::Refused, message));
+        let owns = self.strategy.owns(&key, layout, self.single_active)?;
+        let opened = Opened { statements: Statements::new(&shape), layout, owns, pooled, key, lock };
+        if layout == Layout::Full {
+            let mut link = self.settles.take().await?;
+            self.check_others(&mut link.connection, &opened).await?;
+            link.keep().await?;
         }
-        Ok(Opened { statements: Statements::new(&shape), layout, owns, key, lock })
+        Ok(opened)
     }
 
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, StoreError> {
@@ -261,11 +278,14 @@ impl Inner {
             }
             Err(error) => Err(error),
         };
+        let settled = match settled {
+            Ok(settled) => link.keep().await.map(|()| settled),
+            Err(error) => Err(error),
+        };
         // A refusal is an answer: only a lost one leaves the result unknown.
         let unknown = settled.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection);
         self.unsure.store(unknown, Ordering::Relaxed);
         let settled = settled?;
-        link.keep();
         if opened.layout == Layout::Bare {
             let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
             for settlement in settlements.iter().filter(|s| !settled.busy.contains(&s.lease.row)) {
@@ -294,7 +314,7 @@ impl Inner {
         let query = match (&opened.statements.settle_delivered, all_delivered) {
             (Some(sql), true) => {
                 let tokens: Vec<&str> = settlements.iter().map(|s| &*s.lease.token).collect();
-                sqlx::query(AssertSqlSafe(sql.as_str())).bind(&ids).bind(tokens).bind(&attempts)
+                opened.query(sql).bind(&ids).bind(tokens).bind(&attempts)
             }
             _ => self.settle_mixed(opened, settlements, &ids, &attempts),
         };
@@ -324,7 +344,8 @@ impl Inner {
             return Ok(if mine { Vec::new() } else { unchanged });
         }
         let asked = settlements.iter().filter(|s| unchanged.contains(&s.lease.row)).map(|s| &s.lease);
-        let taken = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(opened.statements.taken.as_str()))
+        let taken = opened
+            .scalar::<Uuid>(&opened.statements.taken)
             .bind(asked.clone().map(|lease| lease.row).collect::<Vec<_>>())
             .bind(asked.clone().map(|lease| lease.token.to_string()).collect::<Vec<_>>())
             .bind(asked.map(|lease| lease.attempts).collect::<Vec<_>>())
@@ -339,18 +360,18 @@ impl Inner {
         settlements: &[Settlement],
         connection: &mut PgConnection,
     ) -> Result<Settled, StoreError> {
-        let mut tx = within(OPERATION_LIMIT, connection.begin()).await?;
+        self.settles.begin(connection).await?;
         let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
-        let there = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(opened.statements.there.as_str())).bind(&ids);
-        let there = within(OPERATION_LIMIT, there.fetch_all(&mut *tx)).await?;
-        let free = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(opened.statements.free.as_str())).bind(&ids);
-        let free = within(OPERATION_LIMIT, free.fetch_all(&mut *tx)).await?;
+        let there = opened.scalar::<Uuid>(&opened.statements.there).bind(&ids);
+        let there = within(OPERATION_LIMIT, there.fetch_all(&mut *connection)).await?;
+        let free = opened.scalar::<Uuid>(&opened.statements.free).bind(&ids);
+        let free = within(OPERATION_LIMIT, free.fetch_all(&mut *connection)).await?;
         let busy: Vec<Uuid> = there.into_iter().filter(|id| !free.contains(id)).collect();
         let ours: Vec<Settlement> =
             settlements.iter().filter(|s| !busy.contains(&s.lease.row)).cloned().collect();
-        let rows = self.send(opened, &ours, &mut tx).await?;
-        let lost = self.lost(opened, &ours, &rows, &mut tx).await?;
-        within(OPERATION_LIMIT, tx.commit()).await?;
+        let rows = self.send(opened, &ours, connection).await?;
+        let lost = self.lost(opened, &ours, &rows, connection).await?;
+        self.settles.commit(connection).await?;
         tracing::warn!(
             table = &*self.label,
             rows = busy.len(),
@@ -371,7 +392,7 @@ impl Inner {
         settlements: &'q [Settlement],
         ids: &'q [Uuid],
         attempts: &'q [i32],
-    ) -> sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments> {
+    ) -> Query<'q, Postgres, PgArguments> {
         let mut verdicts = Vec::with_capacity(ids.len());
         let (mut waits, mut errors, mut failures) = (Vec::new(), Vec::new(), Vec::new());
         for settlement in settlements {
@@ -387,7 +408,7 @@ impl Inner {
             failures
                 .push(settlement.failure.as_ref().and_then(|failure| serde_json::to_string(failure).ok()));
         }
-        let query = sqlx::query(AssertSqlSafe(opened.statements.settle.as_str())).bind(ids);
+        let query = opened.query(&opened.statements.settle).bind(ids);
         match opened.layout {
             Layout::Full => {
                 let tokens: Vec<&str> = settlements.iter().map(|s| &*s.lease.token).collect();
@@ -409,7 +430,7 @@ impl Inner {
         if let (Some(own), Some(first)) = (&opened.statements.own, owned.first()) {
             let mut link = self.settles.take().await?;
             let mine = self.is_mine(&mut link.connection, opened, own, first).await?;
-            link.keep();
+            link.keep().await?;
             let gone = |lease: &Lease| !mine || lease.token != first.token;
             lost.extend(owned.iter().filter(|lease| gone(lease)).cloned());
         }
@@ -423,14 +444,14 @@ impl Inner {
         let ids: Vec<Uuid> = leases.iter().map(|lease| lease.row).collect();
         let attempts: Vec<i32> = leases.iter().map(|lease| lease.attempts).collect();
         let mut link = self.settles.take().await?;
-        let query = sqlx::query(AssertSqlSafe(opened.statements.extend.as_str())).bind(&ids);
+        let query = opened.query(&opened.statements.extend).bind(&ids);
         let query = match opened.layout {
             Layout::Full => query.bind(leases.iter().map(|lease| &*lease.token).collect::<Vec<_>>()),
             Layout::Bare => query.bind(leases.iter().map(|lease| self.locked_at(lease)).collect::<Vec<_>>()),
         };
         let query = query.bind(attempts).fetch_all(&mut link.connection);
         let rows = within(OPERATION_LIMIT, query).await?;
-        link.keep();
+        link.keep().await?;
         if opened.layout == Layout::Bare {
             let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
             for row in &rows {

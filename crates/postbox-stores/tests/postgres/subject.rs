@@ -8,7 +8,7 @@ use postbox_stores::postgres::{
     PgAdmin, PgOutboxTransaction, PgStore, SqlxPostgres, Strategy, connect_options,
 };
 use postbox_testkit::suite::{Features, OpenTransaction, RowState, Subject};
-use postbox_testkit::{PgServer, TestDb};
+use postbox_testkit::{PgBouncer, PgServer, TestDb};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Postgres, Row as _, Transaction};
 
@@ -41,6 +41,8 @@ pub(crate) enum Shape {
     Migrated,
     Bare,
     Grants,
+    /// Relays reach it through PgBouncer in transaction mode.
+    Pooled,
 }
 
 /// A database of its own with one outbox table.
@@ -49,7 +51,7 @@ pub(crate) struct Table {
     pub(crate) name: TableName,
     pub(crate) owner: PgPool,
     writer: PgPool,
-    relay: PgConnectOptions,
+    pub(crate) relay: PgConnectOptions,
     shape: Shape,
 }
 
@@ -82,6 +84,9 @@ impl Table {
             writer = writer.username(&w);
             relay = relay.username(&r);
         }
+        if shape == Shape::Pooled {
+            relay = connect_options(&db.url_through(PgBouncer::shared().addr())).unwrap();
+        }
         let pool = |options| PgPoolOptions::new().max_connections(4).connect_lazy_with(options);
         Self { owner: pool(options), writer: pool(writer), relay, name, shape, db }
     }
@@ -89,7 +94,7 @@ impl Table {
     pub(crate) fn outbox(&self) -> Outbox {
         match self.shape {
             Shape::Bare => Outbox::bare(self.name.clone()),
-            Shape::Migrated | Shape::Grants => Outbox::new(self.name.clone()),
+            Shape::Migrated | Shape::Grants | Shape::Pooled => Outbox::new(self.name.clone()),
         }
     }
 
@@ -166,7 +171,7 @@ impl Subject for Table {
 
     fn store(&self, single_active: bool) -> PgStore {
         // Where rows can be owned, the suite sees that; rows are leased under least privilege.
-        let owns = self.shape == Shape::Migrated && single_active;
+        let owns = matches!(self.shape, Shape::Migrated | Shape::Pooled) && single_active;
         let strategy = if owns { Strategy::Owner } else { Strategy::Auto };
         let store = PgStore::builder(self.relay.clone(), self.name.clone());
         store.single_active(single_active).strategy(strategy).build()

@@ -5,6 +5,7 @@
 
 mod account;
 mod database;
+pub mod pgbouncer;
 pub mod postgres;
 mod url;
 mod watchdog;
@@ -12,6 +13,7 @@ mod watchdog;
 use std::process::Command;
 
 pub use database::TestDb;
+pub use pgbouncer::PgBouncer;
 pub use postgres::PgServer;
 
 /// Runs a command to its end: its standard output, or what it said when it failed.

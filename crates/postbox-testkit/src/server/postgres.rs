@@ -285,7 +285,7 @@ fn complete(bin: &Path) -> bool {
     ["initdb", "pg_ctl", "psql"].iter().all(|program| bin.join(program).exists())
 }
 
-fn free_port() -> Result<u16, String> {
+pub(super) fn free_port() -> Result<u16, String> {
     TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .map(|addr| addr.port())

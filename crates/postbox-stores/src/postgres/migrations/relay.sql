@@ -12,8 +12,11 @@ CREATE TABLE IF NOT EXISTS {{relay}} (
     -- they are available.
     win           INT8MULTIRANGE,
     win_from      TIMESTAMPTZ,
-    win_to        TIMESTAMPTZ
+    win_to        TIMESTAMPTZ,
+    -- When relays that share the table by leases were last seen.
+    shared_by     TEXT,
+    shared_at     TIMESTAMPTZ
 );
 -- Made by an earlier version.
 ALTER TABLE {{relay}} ADD COLUMN IF NOT EXISTS win INT8MULTIRANGE, ADD COLUMN IF NOT EXISTS win_from TIMESTAMPTZ,
-    ADD COLUMN IF NOT EXISTS win_to TIMESTAMPTZ
+    ADD COLUMN IF NOT EXISTS win_to TIMESTAMPTZ, ADD COLUMN IF NOT EXISTS shared_by TEXT, ADD COLUMN IF NOT EXISTS shared_at TIMESTAMPTZ

@@ -4,7 +4,7 @@
 -- $7 rows  $8 bytes  $9 max attempts  $10 token  $11 last_error of exhausted rows
 WITH gate AS MATERIALIZED (
     SELECT r.paused_at IS NOT NULL AS paused,
-           $1::text IS NULL OR coalesce(r.holder = $1 AND r.expires_at > clock_timestamp(), false) AS mine
+           {{mine}} AS mine
     FROM {{relay}} r
     WHERE r.tbl = $2
 ), picked AS MATERIALIZED (

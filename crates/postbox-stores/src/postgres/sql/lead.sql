@@ -2,12 +2,13 @@
 -- that held it, since that one's session is gone; a relay without a session lock is waited for. What the last one had in
 -- flight may have killed it: those rows are charged, and look like leases that ran out long ago, so that they are claimed
 -- one by one. A relay that comes back to its own place finds it as it was.
--- $1 table  $2 relay  $3 whether it holds the session lock  $4 seconds  $5 strategy
+-- $1 table  $2 relay  $3 whether it holds the session lock  $4 seconds  $5 strategy; nobody owns what others share
 WITH place AS MATERIALIZED (
     SELECT r.tbl, r.holder IS NOT DISTINCT FROM $2 AS own, r.win, r.win_from, r.win_to
     FROM {{relay}} r
     WHERE r.tbl = $1
       AND (r.holder IS NULL OR r.holder = $2 OR r.expires_at < clock_timestamp() OR ($3 AND r.session))
+      AND ($5 <> 'owner' OR r.shared_at IS NULL OR r.shared_at < clock_timestamp() - make_interval(secs => $4))
     FOR UPDATE
 ), left_behind AS (
     UPDATE {{table}} t

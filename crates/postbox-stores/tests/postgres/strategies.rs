@@ -1,0 +1,110 @@
+//! Relays of one table claim in one way, and a transaction pooler is no obstacle.
+
+use std::time::Duration;
+
+use postbox_core::store::{Standing, Verdict};
+use postbox_core::{Code, Store as _};
+use postbox_stores::postgres::{PgStore, PgStoreBuilder, Strategy};
+use postbox_testkit::eventually;
+use postbox_testkit::suite::{claim, enqueue, events};
+
+use crate::common::settle_all;
+use crate::subject::{Shape, Table};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn store(table: &Table, change: impl FnOnce(PgStoreBuilder) -> PgStoreBuilder) -> PgStore {
+    change(PgStore::builder(table.relay.clone(), table.name.clone()).leader_ttl(Duration::from_secs(3)))
+        .build()
+}
+
+async fn strategy(table: &Table) -> String {
+    table.db.psql("SELECT strategy FROM postbox_relay")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migrated_table_is_owned_and_a_shared_one_leased() {
+    let table = Table::new(Shape::Migrated).await;
+    let alone = store(&table, |builder| builder);
+    enqueue(&table, events(1)).await;
+    let rows = claim(&alone, 10).await.rows;
+    assert_eq!((strategy(&table).await.as_str(), rows.len()), ("owner", 1));
+    assert_eq!(
+        table.db.psql("SELECT count(*) FROM org_outbox WHERE locked_at IS NOT NULL"),
+        "0",
+        "no claim is written"
+    );
+    alone.close().await;
+    let shared = store(&table, |builder| builder.single_active(false));
+    let rows = claim(&shared, 10).await.rows;
+    assert_eq!(rows.len(), 1, "what the owner had in flight is free after its stop");
+    assert_eq!(table.db.psql("SELECT count(*) FROM org_outbox WHERE locked_at IS NOT NULL"), "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn relays_of_different_strategies_refuse_to_start() {
+    let table = Table::new(Shape::Migrated).await;
+    let owner = store(&table, |builder| builder);
+    assert_eq!(claim(&owner, 1).await.standing, Standing::Active);
+    for (change, who) in [
+        ((|b| b.single_active(false)) as fn(PgStoreBuilder) -> PgStoreBuilder, "shared"),
+        (|b| b.strategy(Strategy::Lease), "a lease"),
+    ] {
+        let error = store(&table, change).open().await.unwrap_err();
+        assert_eq!(error.code(), Code::StrategyMismatch, "{who}: {error}");
+        assert!(error.message().contains("claim = \"owner\""), "{error}");
+    }
+    // Another owner stands by.
+    let other = store(&table, |builder| builder);
+    assert_eq!(claim(&other, 1).await.standing, Standing::Standby);
+    other.close().await;
+    owner.close().await;
+
+    let shared = store(&table, |builder| builder.single_active(false));
+    assert_eq!(claim(&shared, 1).await.standing, Standing::Active);
+    let error = store(&table, |builder| builder).open().await.unwrap_err();
+    assert_eq!(error.code(), Code::StrategyMismatch, "{error}");
+    shared.close().await;
+    store(&table, |builder| builder).open().await.unwrap();
+}
+
+/// Both looked before the other was there: the owner waits until nobody shares, those who share wait while there is an owner.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_strategies_that_start_at_once_do_not_work_at_once() {
+    let table = Table::new(Shape::Migrated).await;
+    let (owner, shared) = (store(&table, |b| b), store(&table, |b| b.single_active(false)));
+    owner.open().await.unwrap();
+    shared.open().await.unwrap();
+    assert_eq!(claim(&owner, 1).await.standing, Standing::Active);
+    assert_eq!(claim(&shared, 1).await.standing, Standing::Standby);
+    owner.close().await;
+    assert_eq!(claim(&shared, 1).await.standing, Standing::Active);
+    assert_eq!(claim(&owner, 1).await.standing, Standing::Standby);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_owned_is_refused_in_words() {
+    for (shape, single) in [(Shape::Bare, true), (Shape::Migrated, false)] {
+        let table = Table::new(shape).await;
+        let refused =
+            store(&table, |b| b.strategy(Strategy::Owner).single_active(single)).open().await.unwrap_err();
+        assert_eq!(refused.code(), Code::ConfigUnsupported, "{refused}");
+    }
+}
+
+/// The settle of a relay that was taken over changes nothing, also while it waits for a lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn hazard_1_an_owner_that_was_taken_over_settles_nothing() {
+    let table = Table::new(Shape::Pooled).await;
+    let (old, new) = (store(&table, |b| b), store(&table, |b| b));
+    enqueue(&table, events(2)).await;
+    let claimed = claim(&old, 10).await;
+    assert_eq!(claimed.rows.len(), 2);
+    table.db.psql("UPDATE postbox_relay SET expires_at = now() - interval '1 second'");
+    eventually("the take-over", SOON, async || claim(&new, 10).await.standing == Standing::Active).await;
+    let settled = old.settle(settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+    assert_eq!(settled.lost.len(), 2, "both are another's");
+    assert_eq!(table.db.psql("SELECT count(*) FROM org_outbox WHERE published_at IS NOT NULL"), "0");
+    // What was in the old window is charged, and waits to be tried alone.
+    assert_eq!(table.db.psql("SELECT DISTINCT attempts, locked_by FROM org_outbox"), "1|left behind");
+}
