@@ -14,11 +14,14 @@ mod error;
 mod leader;
 mod link;
 pub mod migrate;
+mod order;
+mod ordered;
 mod owner;
 mod row;
 mod schema;
 mod statements;
 mod store;
+mod strands;
 mod transaction;
 mod tx;
 

@@ -6,20 +6,23 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use postbox_core::redact::Summary;
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Order, Settled, Settlement, Store, Verdict};
 use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use time::OffsetDateTime;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, Notify, OnceCell};
 use uuid::Uuid;
 
 use super::claim::ClaimState;
 use super::error::{classify, sqlstate, within};
 use super::link::{Link, OPERATION_LIMIT};
+use super::order::TableOrder;
+use super::ordered::OrderedClaims;
 use super::owner::{Window, is_owned, needs_no_write};
 use super::schema::TableShape;
 use super::statements::Statements;
+use super::strands::{InFlight, Round};
 
 /// An outbox table in PostgreSQL, for one relay.
 ///
@@ -36,6 +39,10 @@ pub(super) struct Inner {
     pub(super) single_active: bool,
     strategy: Strategy,
     pub(super) window: std::sync::Mutex<Window>,
+    order: Order,
+    strands: std::sync::Mutex<InFlight>,
+    /// Something was settled: strands that were in flight may go on.
+    settled: Notify,
     /// This incarnation of the relay: never used again.
     pub(super) holder: String,
     pub(super) leader_ttl: Duration,
@@ -53,6 +60,8 @@ pub(super) struct Inner {
 pub(super) struct Opened {
     pub(super) statements: Statements,
     pub(super) layout: Layout,
+    /// Where events are delivered in order.
+    pub(super) ordered: Option<OrderedClaims>,
     /// Whether the relay owns the table and leases nothing but what is suspect.
     pub(super) owns: bool,
     /// `schema.table`, the key in `postbox_relay`.
@@ -83,6 +92,7 @@ pub struct PgStoreBuilder {
     table: TableName,
     single_active: bool,
     strategy: Strategy,
+    order: Order,
     name: String,
     leader_ttl: Duration,
 }
@@ -91,6 +101,12 @@ impl PgStoreBuilder {
     /// How rows are claimed.
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.strategy = strategy;
+        self
+    }
+
+    /// In what order events are delivered. By aggregate it needs a table that was migrated `--ordered`, or with `--order-index`.
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
         self
     }
 
@@ -132,10 +148,13 @@ impl PgStoreBuilder {
             single_active: self.single_active,
             strategy: self.strategy,
             window: std::sync::Mutex::default(),
+            order: self.order,
+            strands: std::sync::Mutex::default(),
+            settled: Notify::new(),
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
             opened: OnceCell::new(),
-            state: Mutex::new(ClaimState::new()),
+            state: Mutex::new(ClaimState::new(Round::new())),
             max_attempts: AtomicI32::new(25),
             unsure: AtomicBool::new(false),
             renewed: std::sync::Mutex::default(),
@@ -153,6 +172,7 @@ impl PgStore {
             table,
             single_active: true,
             strategy: Strategy::Auto,
+            order: Order::None,
             name,
             leader_ttl: Duration::from_secs(15),
         }
@@ -175,6 +195,11 @@ impl PgStore {
 impl Inner {
     pub(super) async fn opened(&self) -> Result<&Opened, StoreError> {
         self.opened.get_or_try_init(|| self.look()).await
+    }
+
+    pub(super) fn strands(&self) -> std::sync::MutexGuard<'_, InFlight> {
+        // Each change is one step: the map stays whole whatever panics beside it.
+        self.strands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the table and at the connections to it.
@@ -200,6 +225,20 @@ impl Inner {
                 "a bare table: no pause, no dead_at, no owner row; `postbox migrate up` adds them"
             );
         }
+        let ordered = match self.order {
+            Order::None => None,
+            Order::Aggregate(on_dead) => {
+                let order = TableOrder::read(&mut settles.connection, &shape).await?;
+                order.check(&shape)?;
+                if !order.triggered {
+                    tracing::info!(
+                        table = &*self.label,
+                        "no trigger orders the writers of an aggregate: they must wait for each other by themselves"
+                    );
+                }
+                Some(OrderedClaims::new(&shape, on_dead))
+            }
+        };
         settles.keep();
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
@@ -213,7 +252,7 @@ impl Inner {
             let message = format!("{key} cannot be owned: {why}");
             return Err(StoreError::new(Code::ConfigUnsupported, StoreErrorKind::Refused, message));
         }
-        Ok(Opened { statements: Statements::new(&shape), layout, owns, key, lock })
+        Ok(Opened { statements: Statements::new(&shape), layout, ordered, owns, key, lock })
     }
 
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, StoreError> {
@@ -471,6 +510,10 @@ impl Store for PgStore {
         &self.0.label
     }
 
+    fn order(&self) -> Order {
+        self.0.order
+    }
+
     async fn open(&self) -> Result<(), StoreError> {
         self.0.opened().await.map(|_| ())
     }
@@ -480,7 +523,10 @@ impl Store for PgStore {
     }
 
     async fn settle(&self, settlements: Vec<Settlement>, _admit: usize) -> Result<Settled, StoreError> {
-        self.0.settle(settlements).await
+        let settled = self.0.settle(settlements).await;
+        // A claim passes by the strands that are in flight: after this some of them may go on.
+        self.0.settled.notify_one();
+        settled
     }
 
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
@@ -492,7 +538,12 @@ impl Store for PgStore {
     }
 
     async fn wait(&self, at_most: Duration) {
-        tokio::time::sleep(at_most).await;
+        match self.0.order {
+            Order::None => tokio::time::sleep(at_most).await,
+            Order::Aggregate(_) => {
+                let _ = tokio::time::timeout(at_most, self.0.settled.notified()).await;
+            }
+        }
     }
 
     async fn close(&self) {

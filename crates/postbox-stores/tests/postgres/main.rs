@@ -16,6 +16,8 @@ mod fences;
 mod grants;
 mod hot;
 mod migrations;
+mod order;
+mod ordered_tables;
 mod stuck;
 mod subject;
 mod watch;

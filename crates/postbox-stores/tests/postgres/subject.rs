@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use postbox_core::store::Order;
 use postbox_core::{EventId, Outbox, Receipt, Record, StoreError, TableName, UnitOfWork};
-use postbox_stores::postgres::migrate::{self, Grants};
+use postbox_stores::postgres::migrate::{self, Grants, Ordered, UpOptions};
 use postbox_stores::postgres::{
     PgAdmin, PgOutboxTransaction, PgStore, SqlxPostgres, Strategy, connect_options,
 };
@@ -39,6 +40,8 @@ CREATE INDEX org_outbox_tenant_published ON org_outbox (tenant_id, published_at,
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Migrated,
+    /// Migrated `--ordered`.
+    Ordered,
     Bare,
     Grants,
 }
@@ -59,6 +62,12 @@ impl Table {
         PgStore::builder(self.relay.clone(), self.name.clone()).strategy(Strategy::Lease).build()
     }
 
+    /// A relay that keeps order, and leases rows or owns them.
+    pub(crate) fn in_order(&self, order: Order, strategy: Strategy, single_active: bool) -> PgStore {
+        let store = PgStore::builder(self.relay.clone(), self.name.clone());
+        store.order(order).strategy(strategy).single_active(single_active).build()
+    }
+
     pub(crate) async fn new(shape: Shape) -> Self {
         let db = PgServer::shared().database();
         let options = connect_options(&db.url).unwrap();
@@ -68,7 +77,9 @@ impl Table {
             db.psql(SEED_DDL);
         } else {
             let mut connection = options.connect().await.unwrap();
-            migrate::up(&mut connection, &name, |_| {}).await.unwrap();
+            let wanted = if shape == Shape::Ordered { Ordered::Writers } else { Ordered::AsItIs };
+            let options = UpOptions::default().ordered(wanted);
+            migrate::up_with(&mut connection, &name, options, |_| {}).await.unwrap();
         }
         if shape == Shape::Grants {
             // Roles belong to the whole server: tests that run at the same time need roles of their own.
@@ -89,7 +100,7 @@ impl Table {
     pub(crate) fn outbox(&self) -> Outbox {
         match self.shape {
             Shape::Bare => Outbox::bare(self.name.clone()),
-            Shape::Migrated | Shape::Grants => Outbox::new(self.name.clone()),
+            Shape::Migrated | Shape::Ordered | Shape::Grants => Outbox::new(self.name.clone()),
         }
     }
 
