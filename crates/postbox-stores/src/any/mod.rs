@@ -17,6 +17,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
 pub use crate::postgres::Strategy;
+use crate::postgres::migrate::UpOptions;
 use crate::postgres::{self, PgAdmin, PgStore};
 use crate::print::Format;
 use crate::sqlite::{self, SqliteAdmin, SqliteStore};
@@ -252,9 +253,14 @@ impl Dialect {
     ///
     /// # Errors
     /// When the table's name does not fit the database.
-    pub fn print_up(self, table: &TableName, format: Format) -> Result<String, StoreError> {
+    pub fn print_up(
+        self,
+        table: &TableName,
+        format: Format,
+        options: UpOptions,
+    ) -> Result<String, StoreError> {
         match self {
-            Self::Postgres => Ok(postgres::migrate::print_up(table, format)),
+            Self::Postgres => Ok(postgres::migrate::print_up_with(table, format, options)),
             Self::Sqlite => sqlite::migrate::print_up(table, format),
         }
     }

@@ -88,6 +88,17 @@ impl TableOrder {
         read().map_err(classify)
     }
 
+    /// For people.
+    pub(super) fn in_words(self) -> &'static str {
+        match (self.indexed, self.triggered) {
+            (true, true) => "ordered: sequence is the order of commits within an aggregate",
+            (true, false) => {
+                "index by aggregate, no trigger: ordered as far as writers of an aggregate wait for each other"
+            }
+            (false, _) => "not ordered: migrate up --ordered adds what ordering = \"aggregate\" needs",
+        }
+    }
+
     /// Whether events can be delivered in order from this table.
     pub(super) fn check(self, shape: &TableShape) -> Result<(), StoreError> {
         let table = &shape.name;

@@ -54,7 +54,8 @@ WITH RECURSIVE gate AS MATERIALIZED (
     SELECT r.strand, r.place, r.bytes, t.id
     FROM run r
     JOIN {{table}} t ON t.id = r.id
-    WHERE t.published_at IS NULL AND t.dead_at IS NULL AND t.available_at <= now() AND {{unlocked}}
+    -- Said in a way that no partial index can serve: rows are found by their ids, whatever the statistics say.
+    WHERE coalesce(t.published_at, t.dead_at) IS NULL AND t.available_at <= now() AND {{unlocked}}
     FOR UPDATE OF t SKIP LOCKED
 ), whole AS MATERIALIZED (
     -- Behind one that another has, or has changed meanwhile, the others of its strand stay.
