@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
-use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
+use postbox_core::{Code, Layout, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use time::OffsetDateTime;
@@ -35,6 +35,7 @@ pub(super) struct Inner {
     pub(super) settles: Link,
     pub(super) single_active: bool,
     strategy: Strategy,
+    pub(super) order: Order,
     pub(super) window: std::sync::Mutex<Window>,
     /// This incarnation of the relay: never used again.
     pub(super) holder: String,
@@ -83,6 +84,7 @@ pub struct PgStoreBuilder {
     table: TableName,
     single_active: bool,
     strategy: Strategy,
+    order: Order,
     name: String,
     leader_ttl: Duration,
 }
@@ -103,6 +105,12 @@ impl PgStoreBuilder {
     /// The relay's name, for people: a host or pod name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
+        self
+    }
+
+    /// In what order events are delivered (none, by default).
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
         self
     }
 
@@ -131,6 +139,7 @@ impl PgStoreBuilder {
             settles: Link::new(options),
             single_active: self.single_active,
             strategy: self.strategy,
+            order: self.order,
             window: std::sync::Mutex::default(),
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
@@ -153,6 +162,7 @@ impl PgStore {
             table,
             single_active: true,
             strategy: Strategy::Auto,
+            order: Order::None,
             name,
             leader_ttl: Duration::from_secs(15),
         }
@@ -469,6 +479,10 @@ pub(super) fn fnv1a(text: &str) -> i64 {
 impl Store for PgStore {
     fn table(&self) -> &str {
         &self.0.label
+    }
+
+    fn order(&self) -> Order {
+        self.0.order
     }
 
     async fn open(&self) -> Result<(), StoreError> {

@@ -132,7 +132,7 @@ impl Subject for Table {
     type Driver = SqlxPostgres;
 
     fn features(&self) -> Features {
-        Features { full: self.shape != Shape::Bare }
+        Features { full: self.shape != Shape::Bare, order: false }
     }
 
     fn has_hot_path(&self) -> bool {
