@@ -11,7 +11,7 @@ mod store;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
+use postbox_core::{Code, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -59,6 +59,8 @@ pub struct StoreSettings {
     pub leader_ttl: Duration,
     /// How rows are claimed.
     pub strategy: Strategy,
+    /// In what order events are delivered.
+    pub order: Order,
 }
 
 impl AnyDatabase {
@@ -226,14 +228,15 @@ impl AnyDatabase {
 
     /// A table for a relay; connects when it is opened.
     pub fn store(&self, table: &TableName, settings: StoreSettings) -> AnyStore {
-        let StoreSettings { single_active, name, leader_ttl, strategy } = settings;
+        let StoreSettings { single_active, name, leader_ttl, strategy, order } = settings;
         match &self.0 {
             Kind::Postgres { options, direct } => {
                 let mut store = PgStore::builder(options.as_ref().clone(), table.clone())
                     .single_active(single_active)
                     .name(name)
                     .leader_ttl(leader_ttl)
-                    .strategy(strategy);
+                    .strategy(strategy)
+                    .order(order);
                 if let Some(direct) = direct {
                     store = store.direct(direct.as_ref().clone());
                 }
@@ -241,7 +244,7 @@ impl AnyDatabase {
             }
             Kind::Sqlite(options) => {
                 let store = SqliteStore::builder(options.as_ref().clone(), table.clone());
-                let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
+                let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl).order(order);
                 AnyStore::Sqlite(store.build())
             }
         }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postbox_core::StoreError;
-use postbox_core::store::{Claim, ClaimRequest, Lease, Order, Settled, Settlement, Store};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
+use postbox_core::{Order, StoreError};
 
 use crate::postgres::PgStore;
 use crate::sqlite::SqliteStore;

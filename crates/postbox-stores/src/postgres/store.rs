@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use postbox_core::redact::Summary;
-use postbox_core::store::{Claim, ClaimRequest, Lease, Order, Settled, Settlement, Store, Verdict};
-use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
+use postbox_core::{Code, Layout, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use time::OffsetDateTime;
@@ -38,8 +38,8 @@ pub(super) struct Inner {
     pub(super) settles: Link,
     pub(super) single_active: bool,
     strategy: Strategy,
+    pub(super) order: Order,
     pub(super) window: std::sync::Mutex<Window>,
-    order: Order,
     strands: std::sync::Mutex<InFlight>,
     /// Something was settled: strands that were in flight may go on.
     settled: Notify,
@@ -104,12 +104,6 @@ impl PgStoreBuilder {
         self
     }
 
-    /// In what order events are delivered. By aggregate it needs a table that was migrated `--ordered`, or with `--order-index`.
-    pub fn order(mut self, order: Order) -> Self {
-        self.order = order;
-        self
-    }
-
     /// Whether only one relay works on the table at a time (the default).
     pub fn single_active(mut self, single: bool) -> Self {
         self.single_active = single;
@@ -119,6 +113,13 @@ impl PgStoreBuilder {
     /// The relay's name, for people: a host or pod name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
+        self
+    }
+
+    /// In what order events are delivered (none, by default). By aggregate it needs a table that was migrated `--ordered`, or
+    /// with `--order-index` where an aggregate's writers wait for each other by themselves.
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
         self
     }
 
@@ -147,8 +148,8 @@ impl PgStoreBuilder {
             settles: Link::new(options),
             single_active: self.single_active,
             strategy: self.strategy,
-            window: std::sync::Mutex::default(),
             order: self.order,
+            window: std::sync::Mutex::default(),
             strands: std::sync::Mutex::default(),
             settled: Notify::new(),
             holder: format!("{name}/{}", Uuid::now_v7().simple()),

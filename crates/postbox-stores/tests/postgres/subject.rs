@@ -40,8 +40,10 @@ CREATE INDEX org_outbox_tenant_published ON org_outbox (tenant_id, published_at,
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Migrated,
-    /// Migrated `--ordered`.
+    /// Migrated `--ordered`; a relay that is alone owns its rows.
     Ordered,
+    /// The same, but rows are always leased.
+    OrderedLease,
     Bare,
     Grants,
 }
@@ -62,6 +64,10 @@ impl Table {
         PgStore::builder(self.relay.clone(), self.name.clone()).strategy(Strategy::Lease).build()
     }
 
+    fn is_ordered(&self) -> bool {
+        matches!(self.shape, Shape::Ordered | Shape::OrderedLease)
+    }
+
     /// A relay that keeps order, and leases rows or owns them.
     pub(crate) fn in_order(&self, order: Order, strategy: Strategy, single_active: bool) -> PgStore {
         let store = PgStore::builder(self.relay.clone(), self.name.clone());
@@ -77,7 +83,8 @@ impl Table {
             db.psql(SEED_DDL);
         } else {
             let mut connection = options.connect().await.unwrap();
-            let wanted = if shape == Shape::Ordered { Ordered::Writers } else { Ordered::AsItIs };
+            let ordered = matches!(shape, Shape::Ordered | Shape::OrderedLease);
+            let wanted = if ordered { Ordered::Writers } else { Ordered::AsItIs };
             let options = UpOptions::default().ordered(wanted);
             migrate::up_with(&mut connection, &name, options, |_| {}).await.unwrap();
         }
@@ -100,7 +107,9 @@ impl Table {
     pub(crate) fn outbox(&self) -> Outbox {
         match self.shape {
             Shape::Bare => Outbox::bare(self.name.clone()),
-            Shape::Migrated | Shape::Ordered | Shape::Grants => Outbox::new(self.name.clone()),
+            Shape::Migrated | Shape::Ordered | Shape::OrderedLease | Shape::Grants => {
+                Outbox::new(self.name.clone())
+            }
         }
     }
 
@@ -143,7 +152,7 @@ impl Subject for Table {
     type Driver = SqlxPostgres;
 
     fn features(&self) -> Features {
-        Features { full: self.shape != Shape::Bare }
+        Features { full: self.shape != Shape::Bare, order: self.is_ordered() }
     }
 
     fn has_hot_path(&self) -> bool {
@@ -181,6 +190,11 @@ impl Subject for Table {
         let strategy = if owns { Strategy::Owner } else { Strategy::Auto };
         let store = PgStore::builder(self.relay.clone(), self.name.clone());
         store.single_active(single_active).strategy(strategy).build()
+    }
+
+    fn ordered_store(&self, order: Order, single_active: bool) -> PgStore {
+        let owns = self.shape == Shape::Ordered && single_active;
+        self.in_order(order, if owns { Strategy::Owner } else { Strategy::Lease }, single_active)
     }
 
     fn table(&self) -> TableName {
