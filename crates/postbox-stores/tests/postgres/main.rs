@@ -17,6 +17,7 @@ mod grants;
 mod hot;
 mod migrations;
 mod order;
+mod order_faults;
 mod ordered_tables;
 mod stuck;
 mod subject;
