@@ -5,12 +5,13 @@ use std::time::Duration;
 use postbox_core::cleaner::SweepRequest;
 use postbox_core::telemetry::Telemetry;
 use postbox_core::{
-    Cleaner, Code, Pattern, Relay, RelayHealth, Settings, StoreError, StoreErrorKind, TableName,
+    Cleaner, Code, OnDead, Order, Pattern, Relay, RelayHealth, Settings, StoreError, StoreErrorKind,
+    TableName,
 };
 use postbox_sinks::AnySink;
 use postbox_stores::any::{AnyAdmin, AnyConnection, AnyDatabase, AnyStore, Dialect, StoreSettings, Strategy};
 
-use crate::config::{Claim, Config, Origin, mask};
+use crate::config::{self, Claim, Config, Origin, mask};
 use crate::report::{Failure, Problem};
 
 /// The active relay must have missed several ticks before it loses its place, and never be judged by seconds.
@@ -202,9 +203,15 @@ pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result
                     Claim::Lease => Strategy::Lease,
                     Claim::Owner => Strategy::Owner,
                 },
+                order: order(config),
             },
         );
         let how = if config.relay.single_active { "single active" } else { "shared" };
+        let how = match order(config) {
+            Order::None => how.to_owned(),
+            Order::Aggregate(OnDead::Block) => format!("{how}, in order by aggregate"),
+            Order::Aggregate(OnDead::Skip) => format!("{how}, in order by aggregate, dead events skipped"),
+        };
         let place = if database.by_default {
             format!(" in {} (no database is named)", database.place())
         } else {
@@ -307,6 +314,15 @@ fn describe_routes(config: &Config) -> String {
         format!("{} to {}", route.topic, sinks.join(" and "))
     };
     config.routes.iter().map(describe).collect::<Vec<_>>().join(", ")
+}
+
+/// In what order events are delivered.
+fn order(config: &Config) -> Order {
+    match (config.relay.ordering, config.relay.on_dead) {
+        (config::Ordering::None, _) => Order::None,
+        (config::Ordering::Aggregate, config::OnDead::Block) => Order::Aggregate(OnDead::Block),
+        (config::Ordering::Aggregate, config::OnDead::Skip) => Order::Aggregate(OnDead::Skip),
+    }
 }
 
 fn settings(config: &Config, name: &str) -> Settings {

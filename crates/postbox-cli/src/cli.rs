@@ -202,10 +202,22 @@ fn migrate() -> Command {
             "Gives roles what they need and no more: writer=app,relay=postbox,viewer=ops; handler=app for the hot path",
         )
     };
+    let ordered = || {
+        let writers = switch(
+            "ordered",
+            "Makes sequence the order of commits within an aggregate, by a trigger: its writers wait for each other. Adds the indexes for ordering = aggregate; a table keeps both",
+        );
+        let index = switch(
+            "order-index",
+            "Adds these indexes alone, for writers that lock their aggregates themselves",
+        );
+        [writers, index.conflicts_with("ordered")]
+    };
     let up = Command::new("up")
         .about("Makes a table, upgrades it in place, or finishes what was interrupted; repeat it as you like")
         .args(args_for(&["database_url", "direct_url", "relay.tables"]))
         .arg(grants())
+        .args(ordered())
         .arg(switch("dry-run", "Shows the plan and changes nothing"));
     let down = Command::new("down")
         .about("Removes a table; refuses while it holds events that were not published")
@@ -227,6 +239,7 @@ fn migrate() -> Command {
             .value_parser(PossibleValuesParser::new(["postgres", "sqlite"])),
         )
         .arg(grants())
+        .args(ordered())
         .arg(
             option("format", "FORMAT", "The kind of file; goose has up and down in one")
                 .value_parser(PossibleValuesParser::new(["sql", "goose"]))

@@ -103,6 +103,9 @@ codes! {
     StrategyMismatch = "OUTBOX_STRATEGY_MISMATCH",
         "Another relay works on this table with a different claim strategy.",
         "Give all relays of a table the same `claim` setting, or stop the other relay first.";
+    OrderUnsupported = "OUTBOX_ORDER_UNSUPPORTED",
+        "The table lacks what delivery in order needs.",
+        "Run `postbox migrate up --ordered --table <name>`, or leave `ordering` at none.";
     PoolerUnsupported = "OUTBOX_POOLER_UNSUPPORTED",
         "The connection goes through a transaction pooler, where sessions, and with them the relay's lock, mean nothing.",
         "Set OUTBOX_DIRECT_URL to the address of the database itself.";

@@ -152,7 +152,8 @@ pub struct Claimed {
     /// How long it had been due when it was claimed, by the database's clock.
     pub age: Duration,
     /// Its strand, where order is asked for: events with the same number are dispatched one after another, by sequence. A
-    /// store hands over the rows of a strand without gaps, starting with its first that is neither published nor dead.
+    /// store hands over the rows of a strand without gaps, starting with its first that is neither published nor dead. One
+    /// that could not be leased, cannot be read or is returned ends the strand: what was leased behind it is returned, too.
     pub strand: Option<i64>,
 }
 

@@ -2,7 +2,9 @@
 
 use postbox_core::{Code, StoreError, TableName};
 use postbox_stores::any::{AnyConnection, Dialect};
-use postbox_stores::postgres::migrate::{Format, Grants, Plan, Step, StepLock, print_grants};
+use postbox_stores::postgres::migrate::{
+    Format, Grants, Ordered, Plan, Step, StepLock, UpOptions, print_grants,
+};
 use serde_json::{Value, json};
 
 use super::{block_on, named_tables, tables};
@@ -16,7 +18,7 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
     let tables = tables(&call.config)?;
     let database = Database::of(&call.config)?;
     let grants = grants(call, database.dialect())?;
-    let dry = call.on("dry-run");
+    let (dry, options) = (call.on("dry-run"), options(call));
     block_on(async {
         let new_file = database.is_missing_file().then(|| database.place());
         let mut connection = match (&new_file, dry) {
@@ -25,7 +27,7 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
                 // What cannot be done shall not leave an empty file behind.
                 let mut rehearsal = database.pretend().await?;
                 for table in &tables {
-                    rehearsal.plan(table).await.map_err(|error| database.about(table, &error))?;
+                    rehearsal.plan(table, options).await.map_err(|error| database.about(table, &error))?;
                 }
                 database.connect_or_create().await?
             }
@@ -37,9 +39,9 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
         let mut results = Vec::new();
         for table in &tables {
             let done = if dry {
-                connection.plan(table).await
+                connection.plan(table, options).await
             } else {
-                connection.migrate_up(table, |step| announce(call, table, step)).await
+                connection.migrate_up(table, options, |step| announce(call, table, step)).await
             };
             let plan = done.map_err(|error| database.about(table, &error))?;
             if let (Some(grants), false) = (&grants, dry) {
@@ -55,6 +57,16 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
         }
         Ok(Exit::Done)
     })
+}
+
+/// What the table needs for order. What it has it keeps, so that nothing has to be said twice.
+fn options(call: &Call<'_>) -> UpOptions {
+    let ordered = match (call.on("ordered"), call.on("order-index")) {
+        (true, _) => Ordered::Writers,
+        (false, true) => Ordered::Index,
+        (false, false) => Ordered::AsItIs,
+    };
+    UpOptions::default().ordered(ordered)
 }
 
 /// One line before each step, so that a long one can be seen to run.
@@ -195,7 +207,7 @@ pub(crate) fn print(call: &Call<'_>) -> Result<Exit, Failure> {
         },
     };
     let grants = grants(call, dialect)?;
-    let goose = call.text("format") == Some("goose");
+    let (goose, options) = (call.text("format") == Some("goose"), options(call));
     let down = call.on("down");
     if goose && (down || tables.len() > 1) {
         let message =
@@ -207,8 +219,8 @@ pub(crate) fn print(call: &Call<'_>) -> Result<Exit, Failure> {
         let grants = grants.as_ref().map(|grants| print_grants(table, grants)).unwrap_or_default();
         Ok(match (down, goose) {
             (true, _) => dialect.print_down(table)?,
-            (false, true) => in_goose(dialect.print_up(table, Format::Goose)?, &grants),
-            (false, false) => format!("{}{grants}", dialect.print_up(table, Format::Sql)?),
+            (false, true) => in_goose(dialect.print_up(table, Format::Goose, options)?, &grants),
+            (false, false) => format!("{}{grants}", dialect.print_up(table, Format::Sql, options)?),
         })
     };
     let mut sql = Vec::new();

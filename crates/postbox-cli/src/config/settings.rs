@@ -169,7 +169,7 @@ settings! {
         /// What becomes of a published event: kept until its retention ends, moved to `<table>_history`, or deleted.
         history: History = kind::choice::<History>(), default "keep", env "OUTBOX_RELAY_HISTORY", flag "history", built &["keep"];
         /// Whether the events of one aggregate are delivered in order.
-        ordering: Ordering = kind::choice::<Ordering>(), default "none", env "OUTBOX_RELAY_ORDERING", flag "ordering", built &["none"];
+        ordering: Ordering = kind::choice::<Ordering>(), default "none", env "OUTBOX_RELAY_ORDERING", flag "ordering";
         /// With `ordering = "aggregate"`: whether a dead event blocks its aggregate or is skipped.
         on_dead: OnDead = kind::choice::<OnDead>(), default "block", env "OUTBOX_RELAY_ON_DEAD", flag "on-dead";
     }

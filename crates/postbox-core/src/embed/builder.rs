@@ -14,6 +14,7 @@ use crate::hot::HotPath;
 use crate::interceptor::EventInterceptor;
 use crate::outbox::Outbox;
 use crate::relay::{RelayBuilder, RelayError, Settings};
+use crate::store::Order;
 use crate::table::TableName;
 use crate::tx::Layout;
 
@@ -44,6 +45,7 @@ pub struct PostboxBuilder<D, P> {
     outbox: Outbox,
     relay: RelayBuilder<()>,
     single_active: bool,
+    order: Order,
     hot: Option<HotPath>,
     prefix: String,
     cleaner: Option<Cleanup>,
@@ -86,6 +88,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             outbox: Outbox::new(table),
             relay: RelayBuilder::unbound(),
             single_active: true,
+            order: Order::None,
             hot: None,
             prefix: "outbox".into(),
             cleaner: Some(Cleanup::default()),
@@ -153,6 +156,14 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
     /// was written in any case.
     pub fn single_active(mut self, single: bool) -> Self {
         self.single_active = single;
+        self
+    }
+
+    /// Delivers the events of one aggregate one after another, by `sequence`; without this no order is promised. All relays of
+    /// a table should be told the same. With order, [`hot`](Self::hot) has no effect: events go the way over the table, which
+    /// alone knows what is before them.
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
         self
     }
 
@@ -227,7 +238,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             relay = relay.hot(path);
         }
         // Settings and routes first: what is wrong with them, no database can mend.
-        let relay = relay.on(self.pool.store(&table, &settings, self.single_active)).build()?;
+        let relay = relay.on(self.pool.store(&table, &settings, self.single_active, self.order)).build()?;
         let needs = Needs {
             clean: cleanup.is_some(),
             hot: self.hot.is_some(),

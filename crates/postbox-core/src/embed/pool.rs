@@ -4,7 +4,7 @@ use std::future::Future;
 
 use crate::cleaner::Sweep;
 use crate::relay::Settings;
-use crate::store::{Store, StoreError};
+use crate::store::{Order, Store, StoreError};
 use crate::table::TableName;
 use crate::tx::Layout;
 
@@ -22,7 +22,8 @@ pub trait PostboxPool<D>: Clone + Send + Sync + 'static {
     type Sweep: Sweep;
 
     /// The relay's side of a table. Nothing is connected yet, and no connection of the pool is kept.
-    fn store(&self, table: &TableName, settings: &Settings, single_active: bool) -> Self::Store;
+    fn store(&self, table: &TableName, settings: &Settings, single_active: bool, order: Order)
+    -> Self::Store;
 
     /// The cleaner's side of a table. Nothing is connected yet.
     fn sweep(&self, table: &TableName, settings: &Settings) -> Self::Sweep;

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::lane::{Item, Lane};
+use super::order::Cut;
 use super::run::{Asked, Engine, SUSPECTS_TURN};
 use super::settle::Outcome;
 use crate::code::Code;
@@ -64,6 +65,7 @@ impl<S: Store> Engine<S> {
         if room_for_a_batch && self.lanes.iter().any(|lane| !self.blocked(lane)) {
             return Some(Asked::Rows(ClaimMode::Waiting));
         }
+        self.make_room(now);
         beat
     }
 
@@ -244,14 +246,21 @@ impl<S: Store> Engine<S> {
         }
         let give_back = self.stopping || self.standing != Standing::Active;
         let now = Instant::now();
-        for Claimed { lease, delivery, age, .. } in claim.rows {
-            let bytes = delivery.payload.len();
+        let mut cut = Cut::default();
+        for Claimed { lease, delivery, age, strand } in claim.rows {
+            let (bytes, strand) = (delivery.payload.len(), self.strands.of(strand));
+            if cut.has(strand) {
+                self.hold(asked, &lease, None, 0, age, None);
+                self.finish(Outcome::release(lease, None));
+                continue;
+            }
             let Some(number) = self.routes.lane_of(&delivery.meta.topic) else {
                 let topic = delivery.meta.topic.clone();
                 tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");
                 self.hold(asked, &lease, None, bytes, age, None);
                 let reason = format!("no route matches the topic {topic}");
                 self.finish(Outcome::bury(lease, Some(topic), Code::Unroutable, &reason, &self.settings));
+                cut.off(strand);
                 continue;
             };
             self.hold(asked, &lease, Some(number), bytes, age, None);
@@ -261,11 +270,14 @@ impl<S: Store> Engine<S> {
             if self.tracker.is_running(delivery.meta.event_id, now) {
                 // Its lease ended while it is being dispatched here: that one may still arrive.
                 self.finish(Outcome::release(lease, Some(self.settings.poll_interval)));
+                cut.off(strand);
             } else if give_back || (lane.circuit.is_open() && !probe) {
                 let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
                 self.finish(Outcome::put_off(lease, after, reason));
+                cut.off(strand);
             } else {
-                lane.push(Item { lease, delivery, alone: *mode != ClaimMode::Waiting, probe, hot: false });
+                let alone = *mode != ClaimMode::Waiting;
+                self.line_up(strand, number, Item { lease, delivery, alone, probe, hot: false });
             }
         }
         self.note_waiting();

@@ -18,10 +18,11 @@ pub(super) async fn next(hot: &mut Option<HotEnd>) -> Option<HotEvent> {
 }
 
 impl<S: Store> Engine<S> {
-    /// Rows are born leased as long as they would be handled: not while the table is paused, nor before that is known.
+    /// Rows are born leased as long as they would be handled: not while the table is paused, nor before that is known. Where
+    /// order is kept they go the way over the table, which alone knows what is before them.
     pub(super) fn open_hot(&self) {
         if let Some(hot) = &self.hot {
-            hot.open(self.paused == Some(false));
+            hot.open(self.paused == Some(false) && !self.strands.ordered());
         }
     }
 

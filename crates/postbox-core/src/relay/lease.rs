@@ -38,6 +38,7 @@ impl<S: Store> Engine<S> {
             age,
             lease: lease.clone(),
             slot,
+            strand: None,
         };
         self.held.insert(key(lease), held);
     }
@@ -94,20 +95,25 @@ impl<S: Store> Engine<S> {
         }
         for lease in lost {
             // What is being settled meanwhile is not locked any more, and not lost either.
-            let gone = self.held.get(&key(&lease)).is_some_and(|held| held.stage == Stage::Queued);
-            if gone {
-                self.forget(&key(&lease));
+            match self.held.get(&key(&lease)).map(|held| held.stage) {
+                Some(Stage::Queued) => self.forget(&key(&lease)),
+                Some(Stage::Running) => self.strand_broken(&key(&lease)),
+                Some(Stage::Settling) | None => {}
             }
         }
     }
 
     /// Leases that ran out while the database was away belong to nobody: what waits is dropped, not dispatched.
     pub(super) fn drop_expired(&mut self, now: Instant) {
-        let expired =
-            self.held.values().filter(|held| held.stage == Stage::Queued && held.lease_until <= now);
+        let expired = self.held.values().filter(|held| held.lease_until <= now);
         let keys: Vec<HeldKey> = expired.map(|held| key(&held.lease)).collect();
         for key in keys {
-            self.forget(&key);
+            // Looked at again: what waits behind one that was dropped is on its way back already.
+            match self.held.get(&key).map(|held| held.stage) {
+                Some(Stage::Queued) => self.forget(&key),
+                Some(Stage::Running) => self.strand_broken(&key),
+                Some(Stage::Settling) | None => {}
+            }
         }
     }
 
@@ -119,6 +125,9 @@ impl<S: Store> Engine<S> {
             self.store.forget(std::slice::from_ref(&held.lease));
             self.report.lost += 1;
             self.telemetry.lease_lost(1);
+            if let Some(strand) = held.strand {
+                self.strand_lost(strand, forgotten);
+            }
         }
     }
 }

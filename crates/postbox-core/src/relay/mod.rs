@@ -11,6 +11,7 @@ mod health;
 mod hot;
 mod lane;
 mod lease;
+mod order;
 mod queue;
 mod run;
 mod settings;

@@ -22,6 +22,7 @@ use super::health::RelayHealth;
 use super::hot;
 use super::lane::{Item, Lane};
 use super::lease::Renewal;
+use super::order::Strands;
 use super::settings::{RelayError, Settings};
 use super::settle::Outcome;
 use super::tracker::Tracker;
@@ -47,6 +48,8 @@ pub(super) struct Engine<S: Store> {
     /// The relay's end of the hot path.
     pub(super) hot: Option<HotEnd>,
     pub(super) tracker: Tracker,
+    /// What waits behind others of its aggregate.
+    pub(super) strands: Strands,
     /// Events that failed and wait for their next attempt, as far as they fit: while there are some, events wait.
     pub(super) failing: HashMap<Uuid, Instant>,
     /// What is to be settled next.
@@ -105,6 +108,8 @@ pub(super) struct Held {
     pub(super) age: Duration,
     /// Its place on the hot path, if it came that way; free when this is dropped.
     pub(super) slot: Option<Slot>,
+    /// Its strand, where order is kept.
+    pub(super) strand: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +155,7 @@ impl<S: Store> Engine<S> {
         let (sender, reports) = mpsc::unbounded_channel();
         let now = Instant::now();
         let tracker = Tracker::new(settings.dispatch_timeout * 2);
+        let strands = Strands::new(store.order());
         Self {
             health: RelayHealth::new(store.table(), settings.poll_interval),
             dispatching: Dispatching {
@@ -167,6 +173,7 @@ impl<S: Store> Engine<S> {
             held_hot: 0,
             hot,
             tracker,
+            strands,
             failing: HashMap::new(),
             probing: None,
             outcomes: Vec::new(),
@@ -398,6 +405,7 @@ impl<S: Store> Engine<S> {
             for item in waiting {
                 self.finish(Outcome::put_off(item.lease, after, reason.clone()));
             }
+            self.release_waiting_for(number);
         } else {
             lane.last_error = None;
             tracing::info!(table = self.store.table(), sink = &*name, "sink is back");

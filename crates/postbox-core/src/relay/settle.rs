@@ -94,10 +94,16 @@ impl Outcome {
 impl<S: Store> Engine<S> {
     /// Takes an outcome in for the next settle.
     pub(super) fn finish(&mut self, outcome: Outcome) {
-        if let Some(held) = self.held.get_mut(&key(&outcome.settlement.lease)) {
+        let key = key(&outcome.settlement.lease);
+        let mut strand = None;
+        if let Some(held) = self.held.get_mut(&key) {
             held.stage = Stage::Settling;
+            strand = held.strand.map(|strand| (strand, outcome.settlement.verdict.clone()));
         }
         self.outcomes.push(outcome);
+        if let Some((strand, verdict)) = strand {
+            self.strand_after(strand, &key, &verdict);
+        }
     }
 
     pub(super) fn start_settle(&mut self) {
@@ -122,7 +128,11 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let held = self.let_go(&key(lease));
-            if settled.lost.contains(&row) {
+            let lost = settled.lost.contains(&row);
+            if let Some(strand) = held.as_ref().and_then(|held| held.strand) {
+                self.strand_settled(strand, &key(lease), &outcome.settlement.verdict, lost);
+            }
+            if lost {
                 self.failing.remove(&row);
                 self.report.lost += 1;
                 continue;

@@ -27,6 +27,7 @@ impl<S: Store> Engine<S> {
 
     /// Gives back what was claimed and waits.
     pub(super) fn release_cold(&mut self) {
+        self.release_waiting();
         for number in 0..self.lanes.len() {
             for item in self.lanes[number].drain_cold() {
                 self.finish(Outcome::release(item.lease, None));
@@ -57,6 +58,7 @@ impl<S: Store> Engine<S> {
         while let Ok(report) = self.reports.try_recv() {
             self.ended(report);
         }
+        self.release_waiting();
         let cut: Vec<Lease> = self
             .held
             .values()

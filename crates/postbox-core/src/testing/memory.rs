@@ -15,6 +15,7 @@ use crate::outbox::Outbox;
 use crate::receive::Receive;
 use crate::record::Record;
 use crate::redact::Summary;
+use crate::store::Order;
 use crate::table::TableName;
 use crate::transaction::{CommitError, Driver, Guarded, OutboxPool, OutboxTransaction};
 use crate::tx::{Enqueued, Inserted, Insertion, OutboxTable, OutboxTx, Receipt};
@@ -42,7 +43,15 @@ impl MemoryOutbox {
     pub fn of(outbox: Outbox) -> Self {
         let name = Arc::from(outbox.table().to_string());
         let clock = FakeClock::new();
-        Self { outbox, table: Table { name, clock, content: Arc::default(), changed: Arc::default() } }
+        let (content, changed, order) = (Arc::default(), Arc::default(), Order::None);
+        Self { outbox, table: Table { name, clock, content, changed, order } }
+    }
+
+    /// Relays of this table deliver in this order. Relays of clones that were made before are not told.
+    #[must_use]
+    pub fn ordered(mut self, order: Order) -> Self {
+        self.table.order = order;
+        self
     }
 
     /// The clock of the "database": delays, retries and leases go by it.
@@ -123,6 +132,8 @@ pub(super) struct Table {
     pub(super) clock: FakeClock,
     content: Arc<Mutex<Content>>,
     pub(super) changed: Arc<Notify>,
+    /// In what order a relay on it delivers.
+    pub(super) order: Order,
 }
 
 #[derive(Debug, Default)]

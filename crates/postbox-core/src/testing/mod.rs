@@ -43,6 +43,7 @@ mod clock;
 mod drain;
 mod failing;
 mod memory;
+mod order;
 mod store;
 
 use std::sync::Arc;

@@ -8,16 +8,20 @@ use uuid::Uuid;
 
 use super::drain::Tried;
 use super::memory::{Memory, MemoryOutbox, Row, State, Table};
+use super::order::Lines;
 use crate::cleaner::{Sweep, SweepRequest, Swept};
 use crate::dispatcher::{Delivery, Meta};
 use crate::embed::{Needs, PostboxPool};
 use crate::relay::Settings;
 use crate::store::{
-    Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
-    Verdict,
+    Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Order, Settled, Settlement, Standing, Store,
+    StoreError, Verdict,
 };
 use crate::table::TableName;
 use crate::tx::Layout;
+
+/// What an event is settled with that waited behind another of its aggregate.
+const HELD_BACK: Verdict = Verdict::Release { after: None, reason: None };
 
 /// The store of a [`MemoryOutbox`](super::MemoryOutbox), for a relay of your own in a test. Any number of relays may share it.
 #[derive(Debug, Clone)]
@@ -63,6 +67,10 @@ impl Store for MemoryStore {
         &self.0.name
     }
 
+    fn order(&self) -> Order {
+        self.0.order
+    }
+
     async fn open(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -72,21 +80,26 @@ impl Store for MemoryStore {
         let mut rows = self.0.lock();
         let drain = rows.drain;
         let mut claim = Claim { standing: Standing::Active, ..Claim::default() };
-        let mut order: Vec<usize> = (0..rows.rows.len()).collect();
-        order.sort_by_key(|index| (rows.rows[*index].available_at, rows.rows[*index].sequence));
+        let mut lines = Lines::new(self.0.order);
         let mut bytes = 0;
-        for index in order {
+        for index in lines.sort(&rows) {
             let row = &mut rows.rows[index];
+            let strand = lines.strand(row);
+            if lines.is_closed(strand, &row.state) {
+                continue;
+            }
             let expired = row.lock.as_ref().is_some_and(|(_, at)| *at + request.lock_ttl < now);
             let of_topic = match &request.mode {
                 ClaimMode::Probe(topics) => topics.contains(&row.record.topic),
                 ClaimMode::Waiting | ClaimMode::Suspect => !request.exclude.contains(&row.record.topic),
             };
             if !row.due(now, drain) || !of_topic || (row.lock.is_some() && !expired) {
+                lines.close(strand, &row.state);
                 continue;
             }
             if expired != (request.mode == ClaimMode::Suspect) {
                 claim.suspects |= expired;
+                lines.close(strand, &row.state);
                 continue;
             }
             let size = row.record.payload.len();
@@ -102,6 +115,7 @@ impl Store for MemoryStore {
                     event_id: row.record.event_id,
                     sequence: row.sequence,
                 });
+                lines.is_closed(strand, &row.state);
                 continue;
             }
             bytes += size;
@@ -109,7 +123,7 @@ impl Store for MemoryStore {
             row.lock = Some((Arc::clone(&token), now));
             let lease = Lease { row: row.id, attempts: row.attempts, token: Arc::clone(&token), since: now };
             let age = Duration::try_from(now - row.available_at.max(row.created_at)).unwrap_or_default();
-            claim.rows.push(Claimed { lease, delivery: row.delivery(&self.0.name), age, strand: None });
+            claim.rows.push(Claimed { lease, delivery: row.delivery(&self.0.name), age, strand });
         }
         Ok(claim)
     }
@@ -125,7 +139,11 @@ impl Store for MemoryStore {
                 continue;
             };
             row.lock = None;
-            row.drained_in = drain;
+            // Not tried, only held back by another of its aggregate.
+            let held_back = self.0.order != Order::None && verdict == HELD_BACK;
+            if !held_back {
+                row.drained_in = drain;
+            }
             let tried = Tried {
                 event_id: row.record.event_id,
                 topic: row.record.topic.clone(),
@@ -141,7 +159,7 @@ impl Store for MemoryStore {
                 }
                 Verdict::Dead { reason } => row.state = State::Dead(reason),
             }
-            if drain.is_some() {
+            if drain.is_some() && !held_back {
                 rows.tried.push(tried);
             }
         }
@@ -173,8 +191,10 @@ impl PostboxPool<Memory> for MemoryOutbox {
     type Store = MemoryStore;
     type Sweep = MemoryStore;
 
-    fn store(&self, _: &TableName, _: &Settings, _: bool) -> MemoryStore {
-        MemoryOutbox::store(self)
+    fn store(&self, _: &TableName, _: &Settings, _: bool, order: Order) -> MemoryStore {
+        let mut store = MemoryOutbox::store(self);
+        store.0.order = order;
+        store
     }
 
     fn sweep(&self, _: &TableName, _: &Settings) -> MemoryStore {

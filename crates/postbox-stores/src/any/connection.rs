@@ -4,7 +4,7 @@ use postbox_core::{Code, EnqueueError, IntoRecord, Outbox, Receipt, StoreError, 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
 
 use crate::plan::{Plan, Step};
-use crate::postgres::migrate::Grants;
+use crate::postgres::migrate::{Grants, UpOptions};
 use crate::{postgres, sqlite};
 
 /// An open connection.
@@ -26,13 +26,13 @@ impl AnyConnection {
         Self(Kind::Sqlite(connection))
     }
 
-    /// Finds out what [`migrate_up`](Self::migrate_up) would do.
+    /// Finds out what [`migrate_up`](Self::migrate_up) would do. SQLite needs none of the options: it has one writer at a time.
     ///
     /// # Errors
     /// When the table exists with other columns, or the database fails.
-    pub async fn plan(&mut self, table: &TableName) -> Result<Plan, StoreError> {
+    pub async fn plan(&mut self, table: &TableName, options: UpOptions) -> Result<Plan, StoreError> {
         match &mut self.0 {
-            Kind::Postgres(connection) => postgres::migrate::plan(connection, table).await,
+            Kind::Postgres(connection) => postgres::migrate::plan_with(connection, table, options).await,
             Kind::Sqlite(connection) => sqlite::migrate::plan(connection, table).await,
         }
     }
@@ -44,10 +44,13 @@ impl AnyConnection {
     pub async fn migrate_up(
         &mut self,
         table: &TableName,
+        options: UpOptions,
         progress: impl FnMut(&Step),
     ) -> Result<Plan, StoreError> {
         match &mut self.0 {
-            Kind::Postgres(connection) => postgres::migrate::up(connection, table, progress).await,
+            Kind::Postgres(connection) => {
+                postgres::migrate::up_with(connection, table, options, progress).await
+            }
             Kind::Sqlite(connection) => sqlite::migrate::up(connection, table, progress).await,
         }
     }

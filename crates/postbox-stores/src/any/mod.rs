@@ -11,12 +11,13 @@ mod store;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
+use postbox_core::{Code, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
 pub use crate::postgres::Strategy;
+use crate::postgres::migrate::UpOptions;
 use crate::postgres::{self, PgAdmin, PgStore};
 use crate::print::Format;
 use crate::sqlite::{self, SqliteAdmin, SqliteStore};
@@ -58,6 +59,8 @@ pub struct StoreSettings {
     pub leader_ttl: Duration,
     /// How rows are claimed.
     pub strategy: Strategy,
+    /// In what order events are delivered.
+    pub order: Order,
 }
 
 impl AnyDatabase {
@@ -225,14 +228,15 @@ impl AnyDatabase {
 
     /// A table for a relay; connects when it is opened.
     pub fn store(&self, table: &TableName, settings: StoreSettings) -> AnyStore {
-        let StoreSettings { single_active, name, leader_ttl, strategy } = settings;
+        let StoreSettings { single_active, name, leader_ttl, strategy, order } = settings;
         match &self.0 {
             Kind::Postgres { options, direct } => {
                 let mut store = PgStore::builder(options.as_ref().clone(), table.clone())
                     .single_active(single_active)
                     .name(name)
                     .leader_ttl(leader_ttl)
-                    .strategy(strategy);
+                    .strategy(strategy)
+                    .order(order);
                 if let Some(direct) = direct {
                     store = store.direct(direct.as_ref().clone());
                 }
@@ -240,7 +244,7 @@ impl AnyDatabase {
             }
             Kind::Sqlite(options) => {
                 let store = SqliteStore::builder(options.as_ref().clone(), table.clone());
-                let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
+                let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl).order(order);
                 AnyStore::Sqlite(store.build())
             }
         }
@@ -252,9 +256,14 @@ impl Dialect {
     ///
     /// # Errors
     /// When the table's name does not fit the database.
-    pub fn print_up(self, table: &TableName, format: Format) -> Result<String, StoreError> {
+    pub fn print_up(
+        self,
+        table: &TableName,
+        format: Format,
+        options: UpOptions,
+    ) -> Result<String, StoreError> {
         match self {
-            Self::Postgres => Ok(postgres::migrate::print_up(table, format)),
+            Self::Postgres => Ok(postgres::migrate::print_up_with(table, format, options)),
             Self::Sqlite => sqlite::migrate::print_up(table, format),
         }
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postbox_core::StoreError;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
+use postbox_core::{Order, StoreError};
 
 use crate::postgres::PgStore;
 use crate::sqlite::SqliteStore;
@@ -29,6 +29,10 @@ macro_rules! each {
 impl Store for AnyStore {
     fn table(&self) -> &str {
         each!(self, store => store.table())
+    }
+
+    fn order(&self) -> Order {
+        each!(self, store => store.order())
     }
 
     async fn open(&self) -> Result<(), StoreError> {

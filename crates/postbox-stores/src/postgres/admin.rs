@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use tokio::sync::OnceCell;
 
 use super::error::classify;
+use super::order::{TableOrder, with_strands};
 use super::schema::TableShape;
 use crate::table::Template;
 
@@ -33,6 +34,7 @@ pub(super) struct Looked {
     pub(super) key: String,
     pub(super) template: Template,
     pending_index: String,
+    pub(super) order: TableOrder,
 }
 
 impl PgAdmin {
@@ -89,10 +91,16 @@ impl PgAdmin {
                 let mut connection = self.pool.acquire().await.map_err(classify)?;
                 let shape = TableShape::expect(&mut connection, &self.table).await?;
                 let layout = shape.layout();
+                let order = TableOrder::read(&mut connection, &shape).await?;
                 // Where there is no `dead_at`, dead is what has used up its attempts and is not being tried.
                 let max = self.max_attempts;
                 let live = format!("now() - interval '{} milliseconds'", self.lock_ttl.as_millis());
-                let template = Template::of(&shape.name, '"');
+                let template = with_strands(Template::of(&shape.name, '"'));
+                // A dead event that others of its aggregate wait for is kept: without it they would go on by themselves.
+                let holds_nobody = "NOT EXISTS (SELECT 1 FROM {{table}} p WHERE p.published_at IS NULL AND p.dead_at IS NULL \
+                                    AND {{p_strand}} = {{t_strand}} AND p.sequence > t.sequence)";
+                let holds_nobody = if order.indexed { template.fill(holds_nobody) } else { "true".to_owned() };
+                let template = template.with("holds_nobody", holds_nobody);
                 let template = match layout {
                     Layout::Full => template
                         .with("alive", "dead_at IS NULL")
@@ -126,7 +134,7 @@ impl PgAdmin {
                 };
                 let index = format!("{}_pending_by_available", shape.name.table());
                 let pending_index = shape.name.quoted_sibling(&index, '"');
-                Ok(Looked { layout, key: shape.name.to_string(), template, pending_index })
+                Ok(Looked { layout, key: shape.name.to_string(), template, pending_index, order })
             })
             .await
     }
@@ -207,7 +215,9 @@ impl Inspect for PgAdmin {
             Layout::Full => include_str!("sql/rate.sql"),
             Layout::Bare => "NULL::float8",
         };
-        let sql = looked.template.fill(&include_str!("sql/counts.sql").replace("{{rate}}", rate));
+        let blocked = if looked.order.indexed { include_str!("sql/blocked.sql") } else { "0::bigint" };
+        let sql = include_str!("sql/counts.sql").replace("{{rate}}", rate).replace("{{blocked}}", blocked);
+        let sql = looked.template.fill(&sql);
         let query = sqlx::query(AssertSqlSafe(sql)).bind(BOUND).bind(&looked.pending_index);
         let row = query.fetch_one(&self.pool).await.map_err(classify)?;
         let number = |place| -> Result<u64, StoreError> {
@@ -221,7 +231,7 @@ impl Inspect for PgAdmin {
             locked: number(1)?,
             scheduled: number(2)?,
             dead,
-            blocked: 0,
+            blocked: number(8)?,
             oldest_pending_age: Duration::try_from_secs_f64(age).unwrap_or_default(),
             published_per_second: row.try_get(7).map_err(classify)?,
             // Dead events that were not counted to the end are no exact number either.
@@ -289,8 +299,8 @@ impl SweepCount for PgAdmin {
     async fn due(&self, request: &SweepRequest) -> Result<Due, StoreError> {
         let sql = self.looked().await?.template.fill(
             "SELECT (SELECT count(*) FROM {{table}} WHERE published_at < now() - make_interval(secs => $1)),
-                    (SELECT count(*) FROM {{table}}
-                     WHERE {{dead}} AND {{dead_since}} < now() - make_interval(secs => $2))",
+                    (SELECT count(*) FROM {{table}} t
+                     WHERE {{dead}} AND {{dead_since}} < now() - make_interval(secs => $2) AND {{holds_nobody}})",
         );
         let query = sqlx::query(AssertSqlSafe(sql))
             .bind(request.retention.as_secs_f64())

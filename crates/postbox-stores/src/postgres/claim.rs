@@ -16,6 +16,7 @@ use super::leader::Lead;
 use super::link::OPERATION_LIMIT;
 use super::row::{self, Found};
 use super::store::{Inner, Opened};
+use super::strands::Round;
 use crate::cursor::{Cursor, Key, START, just_before};
 
 /// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
@@ -25,13 +26,15 @@ pub(super) struct ClaimState {
     pub(super) cursor: Cursor,
     /// When this relay last said that it shares the table.
     pub(super) shown: Option<Instant>,
+    /// Where delivery in order has come to.
+    pub(super) round: Round,
     /// Tokens of claims whose answer was lost: their rows go back uncharged (hazard 5).
-    lost_tokens: Vec<String>,
+    pub(super) lost_tokens: Vec<String>,
 }
 
 impl ClaimState {
-    pub(super) fn new() -> Self {
-        Self { lead: None, cursor: Cursor::new(), shown: None, lost_tokens: Vec::new() }
+    pub(super) fn new(round: Round) -> Self {
+        Self { lead: None, cursor: Cursor::new(), shown: None, round, lost_tokens: Vec::new() }
     }
 }
 
@@ -121,11 +124,14 @@ impl Inner {
         opened: &Opened,
         request: &ClaimRequest,
     ) -> Result<Claim, StoreError> {
-        match &opened.statements.own {
-            Some(own) if opened.owns && request.mode != ClaimMode::Suspect => {
-                self.read_own(state, connection, opened, own, request).await
+        let own =
+            opened.statements.own.as_ref().filter(|_| opened.owns && request.mode != ClaimMode::Suspect);
+        match (own, &opened.ordered) {
+            (Some(own), None) => self.read_own(state, connection, opened, own, request).await,
+            (None, None) => self.claim_rows(state, connection, opened, request).await,
+            (own, Some(ordered)) => {
+                self.take_in_order(state, connection, opened, (ordered, own), request).await
             }
-            _ => self.claim_rows(state, connection, opened, request).await,
         }
     }
 

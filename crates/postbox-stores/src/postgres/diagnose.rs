@@ -9,6 +9,7 @@ use sqlx::{PgConnection, Row as _};
 use super::admin::PgAdmin;
 use super::error::classify;
 use super::migrate::{StepLock, plan};
+use super::order::TableOrder;
 use super::schema::TableShape;
 
 /// The oldest server that is supported.
@@ -155,6 +156,8 @@ async fn structure(pool: &PgPool, table: &TableName) -> Result<Vec<Finding>, Sto
         return Ok(findings);
     }
     findings.push(Finding::good("layout", "all columns are there"));
+    let order = TableOrder::read(&mut connection, &shape).await?;
+    findings.push(Finding::good("order", order.in_words()));
     findings.extend(drift(&mut connection, table, &migrate).await);
     Ok(findings)
 }

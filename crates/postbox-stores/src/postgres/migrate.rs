@@ -5,16 +5,19 @@
 //! existing tables are built concurrently.
 
 mod apply;
+mod options;
 mod plan;
 mod print;
 
 pub use crate::plan::{Plan, Step, StepLock};
-pub use apply::{down, up};
-pub use plan::plan;
-pub use print::{Format, Grants, print_down, print_grants, print_up};
+pub use apply::{down, up, up_with};
+pub use options::{Ordered, UpOptions};
+pub use plan::{plan, plan_with};
+pub use print::{Format, Grants, print_down, print_grants, print_up, print_up_with};
 
 use postbox_core::TableName;
 
+use super::order;
 use crate::table::Template;
 
 /// The indexes of a table: the end of the name, the columns, and what the predicate must hold.
@@ -37,6 +40,8 @@ fn names(table: &TableName) -> Template {
         .with("name", table.table())
         .with("status_view", table.quoted_sibling(&format!("{}_status", table.table()), '"'))
         .with("enqueue", table.quoted_sibling("postbox_enqueue", '"'))
+        .with("ordered", table.quoted_sibling(order::TRIGGER, '"'))
+        .with("new_lock", order::writers_lock("NEW.", "TG_RELID"))
         .with("key", key)
 }
 

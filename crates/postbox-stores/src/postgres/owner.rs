@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt as _;
 use postbox_core::redact::Summary as Text;
@@ -91,7 +91,7 @@ pub(super) fn is_owned(lease: &Lease) -> bool {
 }
 
 /// The token of an owner's rows.
-fn token(epoch: i64) -> Arc<str> {
+pub(super) fn token(epoch: i64) -> Arc<str> {
     format!("{OWNED}{epoch}").into()
 }
 
@@ -109,14 +109,43 @@ impl Inner {
     /// These rows are not in flight any more.
     pub(super) fn let_go<'a>(&self, leases: impl IntoIterator<Item = &'a Lease>) {
         let mut window = self.window();
+        let mut strands = self.strands();
         for lease in leases {
             window.0.remove(&lease.row);
+            strands.remove(&lease.row);
         }
     }
 
     /// Another relay has the table.
     pub(super) fn dispossessed(&self) {
         self.window().0.clear();
+        self.strands().clear();
+    }
+
+    /// Puts rows into the window; they are in flight once the owner's row says so. Answers whether the table is still this
+    /// relay's; nobody has been handed rows that could not be written down.
+    pub(super) async fn admit(
+        &self,
+        connection: &mut PgConnection,
+        opened: &Opened,
+        own: &Own,
+        (epoch, ttl): (i64, Duration),
+        rows: Vec<(Uuid, Key)>,
+    ) -> Result<bool, StoreError> {
+        let added: Vec<Uuid> = rows.iter().map(|(id, _)| *id).collect();
+        self.window().0.extend(rows);
+        let mine =
+            self.journal(connection, opened, own, epoch, ttl.as_secs_f64()).await.inspect_err(|_| {
+                let (mut window, mut strands) = (self.window(), self.strands());
+                for id in &added {
+                    window.0.remove(id);
+                    strands.remove(id);
+                }
+            })?;
+        if !mine {
+            self.dispossessed();
+        }
+        Ok(mine)
     }
 
     /// Reads rows and puts them into the window; they are in flight once the owner's row says so.
@@ -173,22 +202,8 @@ impl Inner {
         }
         claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
         if !new.is_empty() {
-            let added: Vec<Uuid> = new.iter().map(|(id, _)| *id).collect();
-            self.window().0.extend(new);
-            match self.journal(connection, opened, own, epoch, ttl.as_secs_f64()).await {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.dispossessed();
-                    return Ok(standby());
-                }
-                Err(error) => {
-                    // Nobody has been handed these.
-                    let mut window = self.window();
-                    for id in &added {
-                        window.0.remove(id);
-                    }
-                    return Err(error);
-                }
+            if !self.admit(connection, opened, own, (epoch, ttl), new).await? {
+                return Ok(standby());
             }
             if let Some(lead) = &mut state.lead {
                 lead.renewed = asked;
@@ -285,7 +300,7 @@ impl Inner {
     }
 
     /// Rows that have used up their attempts without being in flight: the limit was lowered.
-    async fn bury_exhausted(
+    pub(super) async fn bury_exhausted(
         &self,
         connection: &mut PgConnection,
         opened: &Opened,
@@ -372,6 +387,6 @@ pub(super) fn needs_no_write(settlement: &Settlement) -> bool {
         && matches!(settlement.verdict, Verdict::Release { after: None, reason: None })
 }
 
-fn standby() -> Claim {
+pub(super) fn standby() -> Claim {
     Claim { standing: Standing::Standby, ..Claim::default() }
 }

@@ -46,7 +46,7 @@ pub(super) struct Own {
 
 /// Whether a relay may work: the active one, or, where several share the table (no relay is named), all as long as nobody
 /// owns it.
-fn mine(relay: &str) -> String {
+pub(super) fn mine(relay: &str) -> String {
     format!(
         "CASE WHEN {relay}::text IS NULL THEN NOT coalesce(r.strategy = 'owner' AND r.expires_at > clock_timestamp(), false)
               ELSE coalesce(r.holder = {relay} AND r.expires_at > clock_timestamp(), false) END"

@@ -7,20 +7,23 @@ use std::time::Duration;
 
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
-use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
+use postbox_core::{Code, Layout, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPool, PgRow};
 use sqlx::query::{Query, QueryScalar};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, Postgres, Row as _};
 use time::OffsetDateTime;
-use tokio::sync::{Mutex, OnceCell};
+use tokio::sync::{Mutex, Notify, OnceCell};
 use uuid::Uuid;
 
 use super::claim::ClaimState;
 use super::error::{classify, sqlstate, within};
 use super::link::{Link, OPERATION_LIMIT};
+use super::order::TableOrder;
+use super::ordered::OrderedClaims;
 use super::owner::{Window, is_owned, needs_no_write};
 use super::schema::TableShape;
 use super::statements::Statements;
+use super::strands::{InFlight, Round};
 use super::strategy::{LEADER_TTL, Strategy};
 
 /// An outbox table in PostgreSQL, for one relay.
@@ -37,7 +40,11 @@ pub(super) struct Inner {
     pub(super) settles: Link,
     pub(super) single_active: bool,
     strategy: Strategy,
+    pub(super) order: Order,
     pub(super) window: std::sync::Mutex<Window>,
+    strands: std::sync::Mutex<InFlight>,
+    /// Something was settled: strands that were in flight may go on.
+    settled: Notify,
     /// This incarnation of the relay: never used again.
     pub(super) holder: String,
     pub(super) leader_ttl: Duration,
@@ -55,6 +62,8 @@ pub(super) struct Inner {
 pub(super) struct Opened {
     pub(super) statements: Statements,
     pub(super) layout: Layout,
+    /// Where events are delivered in order.
+    pub(super) ordered: Option<OrderedClaims>,
     /// Whether the relay owns the table and leases nothing but what is suspect.
     pub(super) owns: bool,
     /// Whether a transaction pooler is in between.
@@ -89,6 +98,7 @@ pub struct PgStoreBuilder {
     table: TableName,
     single_active: bool,
     strategy: Strategy,
+    order: Order,
     name: String,
     leader_ttl: Duration,
 }
@@ -109,6 +119,13 @@ impl PgStoreBuilder {
     /// The relay's name, for people: a host or pod name.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
+        self
+    }
+
+    /// In what order events are delivered (none, by default). By aggregate it needs a table that was migrated `--ordered`, or
+    /// with `--order-index` where an aggregate's writers wait for each other by themselves.
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
         self
     }
 
@@ -137,11 +154,14 @@ impl PgStoreBuilder {
             settles: Link::new(options),
             single_active: self.single_active,
             strategy: self.strategy,
+            order: self.order,
             window: std::sync::Mutex::default(),
+            strands: std::sync::Mutex::default(),
+            settled: Notify::new(),
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
             opened: OnceCell::new(),
-            state: Mutex::new(ClaimState::new()),
+            state: Mutex::new(ClaimState::new(Round::new())),
             max_attempts: AtomicI32::new(25),
             unsure: AtomicBool::new(false),
             renewed: std::sync::Mutex::default(),
@@ -159,6 +179,7 @@ impl PgStore {
             table,
             single_active: true,
             strategy: Strategy::Auto,
+            order: Order::None,
             name,
             leader_ttl: LEADER_TTL,
         }
@@ -181,6 +202,11 @@ impl PgStore {
 impl Inner {
     pub(super) async fn opened(&self) -> Result<&Opened, StoreError> {
         self.opened.get_or_try_init(|| self.look()).await
+    }
+
+    pub(super) fn strands(&self) -> std::sync::MutexGuard<'_, InFlight> {
+        // Each change is one step: the map stays whole whatever panics beside it.
+        self.strands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the table and at the connections to it.
@@ -207,6 +233,20 @@ impl Inner {
                 "a bare table: no pause, no dead_at, no owner row; `postbox migrate up` adds them"
             );
         }
+        let ordered = match self.order {
+            Order::None => None,
+            Order::Aggregate(on_dead) => {
+                let order = TableOrder::read(&mut settles.connection, &shape).await?;
+                order.check(&shape)?;
+                if !order.triggered {
+                    tracing::info!(
+                        table = &*self.label,
+                        "no trigger orders the writers of an aggregate: they must wait for each other by themselves"
+                    );
+                }
+                Some(OrderedClaims::new(&shape, on_dead))
+            }
+        };
         settles.keep().await?;
         if pooled {
             if layout == Layout::Bare && self.single_active {
@@ -224,7 +264,7 @@ impl Inner {
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
         let owns = self.strategy.owns(&key, layout, self.single_active)?;
-        let opened = Opened { statements: Statements::new(&shape), layout, owns, pooled, key, lock };
+        let opened = Opened { statements: Statements::new(&shape), layout, ordered, owns, pooled, key, lock };
         if layout == Layout::Full {
             let mut link = self.settles.take().await?;
             self.check_others(&mut link.connection, &opened).await?;
@@ -492,6 +532,10 @@ impl Store for PgStore {
         &self.0.label
     }
 
+    fn order(&self) -> Order {
+        self.0.order
+    }
+
     async fn open(&self) -> Result<(), StoreError> {
         self.0.opened().await.map(|_| ())
     }
@@ -501,7 +545,10 @@ impl Store for PgStore {
     }
 
     async fn settle(&self, settlements: Vec<Settlement>, _admit: usize) -> Result<Settled, StoreError> {
-        self.0.settle(settlements).await
+        let settled = self.0.settle(settlements).await;
+        // A claim passes by the strands that are in flight: after this some of them may go on.
+        self.0.settled.notify_one();
+        settled
     }
 
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
@@ -513,7 +560,12 @@ impl Store for PgStore {
     }
 
     async fn wait(&self, at_most: Duration) {
-        tokio::time::sleep(at_most).await;
+        match self.0.order {
+            Order::None => tokio::time::sleep(at_most).await,
+            Order::Aggregate(_) => {
+                let _ = tokio::time::timeout(at_most, self.0.settled.notified()).await;
+            }
+        }
     }
 
     async fn close(&self) {

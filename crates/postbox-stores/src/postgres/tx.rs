@@ -1,6 +1,6 @@
 //! Enqueue in a sqlx transaction.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use postbox_core::{
     Availability, Birth, Enqueued, EventId, Inserted, Insertion, Json, Layout, OutboxTable, OutboxTx,
@@ -11,6 +11,7 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
+use super::order;
 use crate::table::Template;
 
 /// Most rows per statement, and most bytes: beyond, a statement only costs memory on both sides.
@@ -34,6 +35,7 @@ pub(super) async fn insert(
     insertion: Insertion<'_>,
 ) -> Result<Vec<Inserted>, sqlx::Error> {
     let mut inserted = Vec::with_capacity(insertion.records.len());
+    let mut aggregates = aggregates(&insertion);
     for chunk in chunks(insertion.records) {
         let done = inserted.len();
         let part = Insertion {
@@ -43,9 +45,23 @@ pub(super) async fn insert(
                 .map(|birth| Birth { leased: &birth.leased[done..done + chunk.len()], ..birth }),
             ..insertion
         };
-        insert_chunk(tx, part, &mut inserted).await?;
+        // The first statement takes all the locks: in pieces, they would not be in order.
+        insert_chunk(tx, part, std::mem::take(&mut aggregates), &mut inserted).await?;
     }
     Ok(inserted)
+}
+
+/// Whom the events are about, if it is more than one: on a table that orders the writers of an aggregate, their locks are taken
+/// in the same order by everybody (hazard 18), whatever the order of the events.
+fn aggregates<'a>(insertion: &Insertion<'a>) -> Vec<(Uuid, &'a str, &'a str)> {
+    let of = |record: &'a Record| {
+        record.aggregate.as_ref().map(|a| (record.tenant_id.0, a.kind.as_str(), a.id.as_str()))
+    };
+    let known: BTreeSet<_> = match insertion.table.layout {
+        Layout::Full => insertion.records.iter().filter_map(of).collect(),
+        Layout::Bare => BTreeSet::new(),
+    };
+    if known.len() > 1 { known.into_iter().collect() } else { Vec::new() }
 }
 
 fn chunks(mut records: &[Record]) -> impl Iterator<Item = &[Record]> {
@@ -65,10 +81,12 @@ fn chunks(mut records: &[Record]) -> impl Iterator<Item = &[Record]> {
 async fn insert_chunk(
     connection: &mut PgConnection,
     insertion: Insertion<'_>,
+    aggregates: Vec<(Uuid, &str, &str)>,
     inserted: &mut Vec<Inserted>,
 ) -> Result<(), sqlx::Error> {
     let Insertion { table, records, .. } = insertion;
-    let sql = insert_sql(table, insertion.birth.is_some());
+    let (birth, locks) = (insertion.birth.is_some(), !aggregates.is_empty());
+    let sql = insert_sql(table, birth, locks);
     // An id may stand twice in one chunk: the first is written, the others are its duplicates.
     let mut missing: Vec<(&Record, bool)> =
         records.iter().enumerate().map(|(place, record)| (record, insertion.is_leased(place))).collect();
@@ -80,6 +98,12 @@ async fn insert_chunk(
         if let Some(birth) = insertion.birth {
             query =
                 query.bind(missing.iter().map(|(_, leased)| *leased).collect::<Vec<_>>()).bind(birth.token);
+        }
+        if locks {
+            query = query
+                .bind(aggregates.iter().map(|(tenant, _, _)| *tenant).collect::<Vec<_>>())
+                .bind(aggregates.iter().map(|(_, kind, _)| *kind).collect::<Vec<_>>())
+                .bind(aggregates.iter().map(|(_, _, id)| *id).collect::<Vec<_>>());
         }
         for row in query.fetch_all(&mut *connection).await? {
             // Not every writer may read the row's own id.
@@ -124,15 +148,36 @@ async fn find(
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
-/// With `birth`, rows can be born leased: by the clock, since `now()` is when the transaction began (hazard 4).
-fn insert_sql(table: &OutboxTable, birth: bool) -> String {
+/// With `birth`, rows can be born leased: by the clock, since `now()` is when the transaction began (hazard 4). With `locks`, those
+/// of several aggregates are taken before the first row is written, where the table's trigger would take them one by one.
+fn insert_sql(table: &OutboxTable, birth: bool, locks: bool) -> String {
     let sql = match table.layout {
         Layout::Full => include_str!("sql/insert.sql"),
         Layout::Bare => include_str!("sql/insert_bare.sql"),
     };
     let part = |text: &'static str| if birth { text } else { "" };
     let lease = ", CASE WHEN leased THEN $20 END, CASE WHEN leased THEN clock_timestamp() END, leased::int";
+    let first = if birth { 21 } else { 19 };
+    let taken = format!(
+        "WITH locks AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock(key) FROM (
+        SELECT DISTINCT {} AS key
+        FROM unnest(${}::uuid[], ${}::text[], ${}::text[]) AS a (tenant_id, aggregate_type, aggregate_id)
+        WHERE EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = '{}'::regclass AND tgname = '{}' AND tgenabled <> 'D')
+        ORDER BY 1
+    ) AS k
+)
+",
+        order::writers_lock("a.", &format!("'{}'::regclass::oid", table.name.quoted('"'))),
+        first,
+        first + 1,
+        first + 2,
+        table.name.quoted('"'),
+        order::TRIGGER,
+    );
     Template::of(&table.name, '"')
+        .with("locks", if locks { taken.as_str() } else { "" })
+        .with("after_locks", if locks { "WHERE (SELECT count(*) FROM locks) >= 0\n" } else { "" })
         .with("birth_columns", part(", locked_by, locked_at, attempts"))
         .with("birth", part(lease))
         .with("birth_argument", part(", $19::bool[]"))

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
-use postbox_core::{StoreError, TableName};
+use postbox_core::{Order, StoreError, TableName};
 use serde_json::{Value, json};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use sqlx::{AssertSqlSafe, SqliteConnection};
@@ -49,6 +49,7 @@ pub(super) struct Inner {
     /// This incarnation of the relay: never used again.
     pub(super) holder: String,
     pub(super) leader_ttl: Duration,
+    pub(super) order: Order,
     pub(super) opened: OnceCell<Opened>,
     pub(super) state: Mutex<ClaimState>,
     /// The version of the data that the last claim saw, as the reader counts it.
@@ -74,6 +75,7 @@ pub struct SqliteStoreBuilder {
     single_active: bool,
     name: String,
     leader_ttl: Duration,
+    order: Order,
 }
 
 impl SqliteStoreBuilder {
@@ -96,6 +98,12 @@ impl SqliteStoreBuilder {
         self
     }
 
+    /// In what order events are delivered (none, by default).
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
     /// Makes the store; nothing is opened yet.
     pub fn build(self) -> SqliteStore {
         let name: String = self.name.chars().filter(|c| !c.is_control()).take(64).collect();
@@ -107,6 +115,7 @@ impl SqliteStoreBuilder {
             single_active: self.single_active,
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
+            order: self.order,
             opened: OnceCell::new(),
             state: Mutex::new(ClaimState::new()),
             seen: AtomicI64::new(0),
@@ -118,7 +127,8 @@ impl SqliteStore {
     /// Starts to build a store with its own connections.
     pub fn builder(options: SqliteConnectOptions, table: TableName) -> SqliteStoreBuilder {
         let name = format!("pid-{}", std::process::id());
-        SqliteStoreBuilder { options, table, single_active: true, name, leader_ttl: Duration::from_secs(15) }
+        let (leader_ttl, order) = (Duration::from_secs(15), Order::None);
+        SqliteStoreBuilder { options, table, single_active: true, name, leader_ttl, order }
     }
 
     /// A store with the defaults, that opens the file that a pool does (but takes no connection from it).
@@ -311,6 +321,10 @@ const MAX_WAIT: i64 = 1000 * 366 * 86_400 * 1_000_000;
 impl Store for SqliteStore {
     fn table(&self) -> &str {
         &self.0.label
+    }
+
+    fn order(&self) -> Order {
+        self.0.order
     }
 
     async fn open(&self) -> Result<(), StoreError> {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use postbox_core::store::Order;
 use postbox_core::{EventId, Outbox, Receipt, Record, StoreError, TableName, UnitOfWork};
-use postbox_stores::postgres::migrate::{self, Grants};
+use postbox_stores::postgres::migrate::{self, Grants, Ordered, UpOptions};
 use postbox_stores::postgres::{
     PgAdmin, PgOutboxTransaction, PgStore, SqlxPostgres, Strategy, connect_options,
 };
@@ -39,6 +40,10 @@ CREATE INDEX org_outbox_tenant_published ON org_outbox (tenant_id, published_at,
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Migrated,
+    /// Migrated `--ordered`; a relay that is alone owns its rows.
+    Ordered,
+    /// The same, but rows are always leased.
+    OrderedLease,
     Bare,
     Grants,
     /// Relays reach it through PgBouncer in transaction mode.
@@ -61,6 +66,16 @@ impl Table {
         PgStore::builder(self.relay.clone(), self.name.clone()).strategy(Strategy::Lease).build()
     }
 
+    fn is_ordered(&self) -> bool {
+        matches!(self.shape, Shape::Ordered | Shape::OrderedLease)
+    }
+
+    /// A relay that keeps order, and leases rows or owns them.
+    pub(crate) fn in_order(&self, order: Order, strategy: Strategy, single_active: bool) -> PgStore {
+        let store = PgStore::builder(self.relay.clone(), self.name.clone());
+        store.order(order).strategy(strategy).single_active(single_active).build()
+    }
+
     pub(crate) async fn new(shape: Shape) -> Self {
         let db = PgServer::shared().database();
         let options = connect_options(&db.url).unwrap();
@@ -70,7 +85,10 @@ impl Table {
             db.psql(SEED_DDL);
         } else {
             let mut connection = options.connect().await.unwrap();
-            migrate::up(&mut connection, &name, |_| {}).await.unwrap();
+            let ordered = matches!(shape, Shape::Ordered | Shape::OrderedLease);
+            let wanted = if ordered { Ordered::Writers } else { Ordered::AsItIs };
+            let options = UpOptions::default().ordered(wanted);
+            migrate::up_with(&mut connection, &name, options, |_| {}).await.unwrap();
         }
         if shape == Shape::Grants {
             // Roles belong to the whole server: tests that run at the same time need roles of their own.
@@ -94,7 +112,9 @@ impl Table {
     pub(crate) fn outbox(&self) -> Outbox {
         match self.shape {
             Shape::Bare => Outbox::bare(self.name.clone()),
-            Shape::Migrated | Shape::Grants | Shape::Pooled => Outbox::new(self.name.clone()),
+            Shape::Migrated | Shape::Ordered | Shape::OrderedLease | Shape::Grants | Shape::Pooled => {
+                Outbox::new(self.name.clone())
+            }
         }
     }
 
@@ -137,7 +157,7 @@ impl Subject for Table {
     type Driver = SqlxPostgres;
 
     fn features(&self) -> Features {
-        Features { full: self.shape != Shape::Bare }
+        Features { full: self.shape != Shape::Bare, order: self.is_ordered() }
     }
 
     fn has_hot_path(&self) -> bool {
@@ -175,6 +195,11 @@ impl Subject for Table {
         let strategy = if owns { Strategy::Owner } else { Strategy::Auto };
         let store = PgStore::builder(self.relay.clone(), self.name.clone());
         store.single_active(single_active).strategy(strategy).build()
+    }
+
+    fn ordered_store(&self, order: Order, single_active: bool) -> PgStore {
+        let owns = self.shape == Shape::Ordered && single_active;
+        self.in_order(order, if owns { Strategy::Owner } else { Strategy::Lease }, single_active)
     }
 
     fn table(&self) -> TableName {

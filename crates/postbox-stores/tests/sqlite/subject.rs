@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use postbox_core::{EventId, Outbox, Receipt, Record, TableName, UnitOfWork};
+use postbox_core::{EventId, Order, Outbox, Receipt, Record, TableName, UnitOfWork};
 use postbox_stores::sqlite::{
     SqliteAdmin, SqliteOutboxTransaction, SqliteStore, SqlxSqlite, begin, connect_options, migrate,
 };
@@ -87,7 +87,7 @@ impl Subject for Table {
     type Driver = SqlxSqlite;
 
     fn features(&self) -> Features {
-        Features { full: true }
+        Features { full: true, order: true }
     }
 
     fn writers_overlap(&self) -> bool {
@@ -125,6 +125,11 @@ impl Subject for Table {
 
     fn store(&self, single_active: bool) -> SqliteStore {
         SqliteStore::builder(self.options.clone(), self.name.clone()).single_active(single_active).build()
+    }
+
+    fn ordered_store(&self, order: Order, single_active: bool) -> SqliteStore {
+        let store = SqliteStore::builder(self.options.clone(), self.name.clone());
+        store.single_active(single_active).order(order).build()
     }
 
     fn table(&self) -> TableName {

@@ -11,10 +11,13 @@ pub mod enqueue;
 pub mod handlers;
 pub mod hooks;
 pub mod hot;
+pub mod order;
+pub mod order_chaos;
 pub mod relay;
 pub mod script;
 pub mod settle;
 pub mod trouble;
+pub mod watch;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -23,8 +26,8 @@ use std::time::Duration;
 use postbox_core::cleaner::SweepCount;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
 use postbox_core::{
-    Backoff, Browse, DeadLetters, Diagnose, Driver, EventId, Inspect, Outbox, OutboxTransaction, Receipt,
-    Record, RecordBuilder, Settings, Store, TableName, Topic, UnitOfWork,
+    Backoff, Browse, DeadLetters, Diagnose, Driver, EventId, Inspect, Order, Outbox, OutboxTransaction,
+    Receipt, Record, RecordBuilder, Settings, Store, TableName, Topic, UnitOfWork,
 };
 
 /// A store under test: a table of its own, empty at the start.
@@ -73,6 +76,11 @@ pub trait Subject: Sync {
     ) -> impl Future<Output = Vec<Receipt>> + Send;
     /// A new relay's view of the table.
     fn store(&self, single_active: bool) -> Self::Store;
+    /// A new relay's view of the table, where the events of an aggregate go in order. Asked for only of those that declare it.
+    fn ordered_store(&self, order: Order, single_active: bool) -> Self::Store {
+        assert!(!self.features().order, "a store that declares it gives one, {order:?}");
+        self.store(single_active)
+    }
     /// The operators' view.
     fn admin(&self) -> Self::Admin {
         self.admin_of(self.table())
@@ -116,6 +124,8 @@ pub trait OpenTransaction: Send {
 pub struct Features {
     /// All columns: headers, aggregates, tokens, `dead_at`, pause, audit.
     pub full: bool,
+    /// The events of an aggregate in order.
+    pub order: bool,
 }
 
 /// What matters of a row.
@@ -271,6 +281,19 @@ macro_rules! store_suite {
                 hot: hot_events_wait_for_a_suspect_and_no_longer,
                 hot: a_stop_waits_for_transactions_that_are_open,
                 hot: runs_by_hand_lease_nothing,
+                order: the_events_of_an_aggregate_arrive_in_order,
+                order: a_retry_holds_back_the_rest_of_its_aggregate,
+                order: a_scheduled_event_holds_back_what_is_behind_it,
+                order: a_dead_event_blocks_its_aggregate_until_it_is_replayed,
+                order: a_dead_event_is_skipped_where_that_is_asked_for,
+                order: what_dies_without_a_dispatch_blocks_too,
+                order: only_the_first_of_an_aggregate_can_be_claimed,
+                order: expired_leases_of_an_aggregate_come_back_one_by_one,
+                order: a_lost_lease_lets_nobody_overtake,
+                order: a_long_and_slow_aggregate_holds_up_nobody,
+                order: a_pause_and_a_stop_give_back_what_waits_behind_others,
+                order: an_outage_holds_back_the_aggregate_everywhere,
+                order_chaos: aggregates_keep_their_order_whatever_happens,
                 trouble: an_outage_costs_no_attempt_and_no_other_sink,
                 trouble: an_outage_is_seen_in_the_table,
                 trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,

@@ -70,6 +70,14 @@ impl Scripted {
         self.seen.lock().expect("unpoisoned").clone()
     }
 
+    pub(super) fn note(&self, delivery: &Delivery) {
+        self.seen.lock().expect("unpoisoned").push(delivery.clone());
+    }
+
+    pub(super) fn arrive(&self, delivery: &Delivery) {
+        self.arrived.lock().expect("unpoisoned").push(delivery.meta.event_id);
+    }
+
     /// How often an event was tried.
     pub fn tries(&self, event: EventId) -> usize {
         self.seen().iter().filter(|delivery| delivery.meta.event_id == event).count()
@@ -100,7 +108,7 @@ impl Dispatcher for Scripted {
         let now = self.running.fetch_add(1, Ordering::SeqCst) + 1;
         let _running = Running(Arc::clone(&self.running));
         self.most_running.fetch_max(now, Ordering::SeqCst);
-        self.seen.lock().expect("unpoisoned").push(delivery.clone());
+        self.note(delivery);
         match (self.script)(delivery) {
             Act::Ok => {}
             Act::Slow(time) => tokio::time::sleep(time).await,
@@ -111,7 +119,7 @@ impl Dispatcher for Scripted {
             Act::Hang => std::future::pending().await,
             Act::Block(time) => std::thread::sleep(time),
         }
-        self.arrived.lock().expect("unpoisoned").push(delivery.meta.event_id);
+        self.arrive(delivery);
         Ok(())
     }
 

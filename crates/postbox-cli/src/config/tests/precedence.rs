@@ -123,7 +123,7 @@ fn what_is_overridden_is_not_checked() {
     let start = Start::default().env("OUTBOX_RELAY_BATCH_SIZE", "many").flags(["--batch-size", "5"]);
     assert_eq!(start.config().relay.batch_size, 5);
     let start =
-        Start::default().file("[relay]\nordering = \"aggregate\"").env("OUTBOX_RELAY_ORDERING", "none");
+        Start::default().file("[relay]\nfair_tenants = true").env("OUTBOX_RELAY_FAIR_TENANTS", "false");
     start.config();
 }
 

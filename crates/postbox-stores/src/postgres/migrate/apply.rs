@@ -6,7 +6,8 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::names;
-use super::plan::plan;
+use super::options::UpOptions;
+use super::plan::plan_with;
 use crate::plan::{Plan, Step, StepLock};
 use crate::postgres::error::classify;
 use crate::postgres::schema::TableShape;
@@ -23,10 +24,23 @@ const TRIES: u32 = 100;
 pub async fn up(
     connection: &mut PgConnection,
     table: &TableName,
+    progress: impl FnMut(&Step),
+) -> Result<Plan, StoreError> {
+    up_with(connection, table, UpOptions::default(), progress).await
+}
+
+/// As [`up`], with what not every table has.
+///
+/// # Errors
+/// As [`up`].
+pub async fn up_with(
+    connection: &mut PgConnection,
+    table: &TableName,
+    options: UpOptions,
     mut progress: impl FnMut(&Step),
 ) -> Result<Plan, StoreError> {
     one_at_a_time(connection).await?;
-    let plan = plan(connection, table).await?;
+    let plan = plan_with(connection, table, options).await?;
     for step in &plan.steps {
         progress(step);
         carry_out(connection, &plan.table, step).await?;

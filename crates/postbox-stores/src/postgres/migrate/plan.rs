@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use postbox_core::{StoreError, TableName};
 use sqlx::{PgConnection, Row as _};
 
-use super::{INDEXES, index_sql, names};
+use super::options::UpOptions;
+use super::{INDEXES, Ordered, index_sql, names};
 use crate::plan::{Plan, Step, StepLock};
 use crate::postgres::error::classify;
+use crate::postgres::order;
 use crate::postgres::schema::TableShape;
 
 /// Finds out what `up` would do.
@@ -15,6 +17,18 @@ use crate::postgres::schema::TableShape;
 /// # Errors
 /// When the table exists with columns of other types, or the database fails.
 pub async fn plan(connection: &mut PgConnection, table: &TableName) -> Result<Plan, StoreError> {
+    plan_with(connection, table, UpOptions::default()).await
+}
+
+/// As [`plan`], with what not every table has.
+///
+/// # Errors
+/// As [`plan`].
+pub async fn plan_with(
+    connection: &mut PgConnection,
+    table: &TableName,
+    options: UpOptions,
+) -> Result<Plan, StoreError> {
     let schema =
         sqlx::query_scalar::<_, Option<String>>("SELECT current_schema()::text").fetch_one(&mut *connection);
     let schema = schema.await.map_err(classify)?.unwrap_or_else(|| "public".into());
@@ -52,7 +66,17 @@ pub async fn plan(connection: &mut PgConnection, table: &TableName) -> Result<Pl
     }
     let found = Catalogue::read(connection, &table).await.map_err(classify)?;
     constraints(&table, shape.is_some(), &found, &mut steps);
-    indexes(&table, shape.is_some(), &found, &mut steps);
+    for (end, columns, predicate) in INDEXES {
+        let marks = Marks { columns: &[columns], predicate };
+        index(&table, shape.is_some(), &found, (end, columns), &marks, &mut steps);
+    }
+    let ordered = options.ordered.max(found.ordered(&table));
+    if ordered >= Ordered::Index {
+        for (end, predicate) in order::INDEXES {
+            let marks = Marks { columns: &order::INDEX_MARKS, predicate };
+            index(&table, shape.is_some(), &found, (end, &order::index_columns()), &marks, &mut steps);
+        }
+    }
     if !found.storage {
         let sql = template.fill(include_str!("../migrations/storage.sql"));
         steps.push(Step::new("~ storage: fillfactor, autovacuum", sql, StepLock::Short));
@@ -70,6 +94,27 @@ pub async fn plan(connection: &mut PgConnection, table: &TableName) -> Result<Pl
     ] {
         if missing {
             steps.push(Step::new(what, template.fill(sql), StepLock::None));
+        }
+    }
+    if ordered == Ordered::Writers {
+        for (missing, what, sql, lock) in [
+            (
+                !found.ordered_function,
+                "+ function postbox_ordered",
+                include_str!("../migrations/ordered.sql"),
+                StepLock::None,
+            ),
+            // Waits for those who are writing: what they drew without a lock is committed before it.
+            (
+                !found.fires,
+                "+ trigger postbox_ordered",
+                include_str!("../migrations/ordered_trigger.sql"),
+                StepLock::Short,
+            ),
+        ] {
+            if missing {
+                steps.push(Step::new(what, template.fill(sql), lock));
+            }
         }
     }
     Ok(Plan { table, steps })
@@ -102,51 +147,65 @@ fn constraints(table: &TableName, exists: bool, found: &Catalogue, steps: &mut V
     }
 }
 
-fn indexes(table: &TableName, exists: bool, found: &Catalogue, steps: &mut Vec<Step>) {
+/// By what an index is known to be the right one.
+struct Marks<'a> {
+    columns: &'a [&'a str],
+    predicate: &'a str,
+}
+
+impl Marks<'_> {
+    fn are_in(&self, index: &Index) -> bool {
+        let columns = self.columns.iter().all(|part| index.definition.contains(part));
+        let mut predicate = self.predicate.split(" AND ");
+        index.valid && columns && predicate.all(|part| index.definition.contains(part))
+    }
+}
+
+fn index(
+    table: &TableName,
+    exists: bool,
+    found: &Catalogue,
+    (end, columns): (&str, &str),
+    marks: &Marks<'_>,
+    steps: &mut Vec<Step>,
+) {
     let quoted = |name: &str| table.quoted_sibling(name, '"');
-    for (end, columns, predicate) in INDEXES {
-        let name = format!("{}_{end}", table.table());
-        if !exists {
-            let sql = index_sql(table, end, columns, predicate, "IF NOT EXISTS");
-            steps.push(Step::new(format!("+ index {name}"), sql, StepLock::None));
-            continue;
+    let predicate = marks.predicate;
+    let name = format!("{}_{end}", table.table());
+    if !exists {
+        let sql = index_sql(table, end, columns, predicate, "IF NOT EXISTS");
+        steps.push(Step::new(format!("+ index {name}"), sql, StepLock::None));
+        return;
+    }
+    // An index of the same name with another condition (the seed's, which holds dead rows) is replaced: ours is
+    // built beside it, then the old one goes.
+    let right = |index: &Index| marks.are_in(index);
+    if found.indexes.get(&name).is_some_and(right) {
+        return;
+    }
+    // Shorter than the name itself, which may already be as long as PostgreSQL allows.
+    let kind = end.split('_').next().unwrap_or(end);
+    let beside_end =
+        if end.ends_with("aggregate") { format!("{kind}_agg_new") } else { format!("{kind}_new") };
+    let beside = format!("{}_{beside_end}", table.table());
+    let old_is_useful = found.indexes.get(&name).is_some_and(|index| index.valid);
+    let half_done = found.indexes.contains_key(&beside);
+    if old_is_useful || half_done {
+        drop_invalid(table, &beside, found, steps);
+        if !found.indexes.get(&beside).is_some_and(right) {
+            let sql = index_sql(table, &beside_end, columns, predicate, "CONCURRENTLY");
+            steps.push(Step::new(format!("+ index {beside} CONCURRENTLY"), sql, StepLock::Concurrent));
         }
-        // An index of the same name with another condition (the seed's, which holds dead rows) is replaced: ours is
-        // built beside it, then the old one goes.
-        let right = |index: &Index| {
-            index.valid
-                && index.definition.contains(columns)
-                && predicate.split(" AND ").all(|part| index.definition.contains(part))
-        };
-        if found.indexes.get(&name).is_some_and(right) {
-            continue;
+        if found.indexes.contains_key(&name) {
+            let drop = format!("DROP INDEX CONCURRENTLY {}", quoted(&name));
+            steps.push(Step::new(format!("- index {name} (other condition)"), drop, StepLock::Concurrent));
         }
-        // Shorter than the name itself, which may already be as long as PostgreSQL allows.
-        let beside_end = format!("{}_new", end.split('_').next().unwrap_or(end));
-        let beside = format!("{}_{beside_end}", table.table());
-        let old_is_useful = found.indexes.get(&name).is_some_and(|index| index.valid);
-        let half_done = found.indexes.contains_key(&beside);
-        if old_is_useful || half_done {
-            drop_invalid(table, &beside, found, steps);
-            if !found.indexes.get(&beside).is_some_and(right) {
-                let sql = index_sql(table, &beside_end, columns, predicate, "CONCURRENTLY");
-                steps.push(Step::new(format!("+ index {beside} CONCURRENTLY"), sql, StepLock::Concurrent));
-            }
-            if found.indexes.contains_key(&name) {
-                let drop = format!("DROP INDEX CONCURRENTLY {}", quoted(&name));
-                steps.push(Step::new(
-                    format!("- index {name} (other condition)"),
-                    drop,
-                    StepLock::Concurrent,
-                ));
-            }
-            let rename = format!("ALTER INDEX {} RENAME TO \"{name}\"", quoted(&beside));
-            steps.push(Step::new(format!("~ index {beside} → {name}"), rename, StepLock::Short));
-        } else {
-            drop_invalid(table, &name, found, steps);
-            let sql = index_sql(table, end, columns, predicate, "CONCURRENTLY");
-            steps.push(Step::new(format!("+ index {name} CONCURRENTLY"), sql, StepLock::Concurrent));
-        }
+        let rename = format!("ALTER INDEX {} RENAME TO \"{name}\"", quoted(&beside));
+        steps.push(Step::new(format!("~ index {beside} → {name}"), rename, StepLock::Short));
+    } else {
+        drop_invalid(table, &name, found, steps);
+        let sql = index_sql(table, end, columns, predicate, "CONCURRENTLY");
+        steps.push(Step::new(format!("+ index {name} CONCURRENTLY"), sql, StepLock::Concurrent));
     }
 }
 
@@ -176,6 +235,10 @@ struct Catalogue {
     registered: bool,
     view: bool,
     function: bool,
+    ordered_function: bool,
+    /// The trigger is there, and whether it fires.
+    trigger: bool,
+    fires: bool,
 }
 
 impl Catalogue {
@@ -210,13 +273,18 @@ impl Catalogue {
                 to_regclass($2) IS NOT NULL, to_regclass($3) IS NOT NULL, to_regclass($4) IS NOT NULL,
                 EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                         WHERE n.nspname = $5 AND p.proname = 'postbox_enqueue'),
-                EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($2) AND attname = 'shared_at' AND NOT attisdropped)",
+                EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($2) AND attname = 'shared_at' AND NOT attisdropped),
+                EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                        WHERE n.nspname = $5 AND p.proname = $6),
+                EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $6),
+                EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $6 AND tgenabled <> 'D')",
         )
         .bind(table.quoted('"'))
         .bind(table.quoted_sibling("postbox_relay", '"'))
         .bind(table.quoted_sibling("postbox_audit", '"'))
         .bind(table.quoted_sibling(&format!("{name}_status"), '"'))
         .bind(schema)
+        .bind(order::TRIGGER)
         .fetch_one(&mut *connection)
         .await?;
         let relay: bool = facts.try_get(6)?;
@@ -235,6 +303,21 @@ impl Catalogue {
             registered,
             view: facts.try_get(4)?,
             function: facts.try_get(5)?,
+            ordered_function: facts.try_get(7)?,
+            trigger: facts.try_get(8)?,
+            fires: facts.try_get(9)?,
         })
+    }
+
+    /// What the table has for order, or was about to get: it keeps that.
+    fn ordered(&self, table: &TableName) -> Ordered {
+        let begun = |(end, _)| self.indexes.contains_key(&format!("{}_{end}", table.table()));
+        if self.trigger {
+            Ordered::Writers
+        } else if order::INDEXES.into_iter().any(begun) {
+            Ordered::Index
+        } else {
+            Ordered::AsItIs
+        }
     }
 }

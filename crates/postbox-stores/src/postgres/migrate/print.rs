@@ -4,7 +4,9 @@ use std::str::FromStr;
 
 use postbox_core::TableName;
 
-use super::{INDEXES, index_sql, names};
+use super::options::UpOptions;
+use super::{INDEXES, Ordered, index_sql, names};
+use crate::postgres::order;
 use crate::print::{goose, join};
 
 pub use crate::print::Format;
@@ -51,14 +53,20 @@ impl FromStr for Grants {
 }
 
 /// The statements that make a table, in order. No index is built concurrently: tools wrap this in a transaction.
-fn up_statements(table: &TableName) -> Vec<String> {
+fn up_statements(table: &TableName, options: UpOptions) -> Vec<String> {
     let template = names(table);
     let mut statements = vec![
         template.fill(include_str!("../migrations/table.sql")),
         template.fill(include_str!("../migrations/columns.sql")),
     ];
-    let index = |(end, columns, predicate)| index_sql(table, end, columns, predicate, "IF NOT EXISTS");
+    let index = |(end, columns, predicate): (&str, &str, &str)| {
+        index_sql(table, end, columns, predicate, "IF NOT EXISTS")
+    };
     statements.extend(INDEXES.map(index));
+    if options.ordered >= Ordered::Index {
+        let columns = order::index_columns();
+        statements.extend(order::INDEXES.map(|(end, predicate)| index((end, &columns, predicate))));
+    }
     statements.extend(
         [
             include_str!("../migrations/storage.sql"),
@@ -70,14 +78,25 @@ fn up_statements(table: &TableName) -> Vec<String> {
         ]
         .map(|sql| template.fill(sql)),
     );
+    if options.ordered == Ordered::Writers {
+        let sql =
+            [include_str!("../migrations/ordered.sql"), include_str!("../migrations/ordered_trigger.sql")];
+        statements.extend(sql.map(|sql| template.fill(sql)));
+    }
     statements
 }
 
 /// The table as SQL.
 pub fn print_up(table: &TableName, format: Format) -> String {
+    print_up_with(table, format, UpOptions::default())
+}
+
+/// As [`print_up`], with what not every table has.
+pub fn print_up_with(table: &TableName, format: Format, options: UpOptions) -> String {
+    let up = up_statements(table, options);
     match format {
-        Format::Sql => join(&up_statements(table)),
-        Format::Goose => goose(&up_statements(table), &[down_statement(table)]),
+        Format::Sql => join(&up),
+        Format::Goose => goose(&up, &[down_statement(table)]),
     }
 }
 

@@ -17,5 +17,6 @@ SELECT count(*) FILTER (WHERE NOT scheduled),
            FILTER (WHERE NOT scheduled)), 0)::float8,
        count(*) >= $1,
        greatest((SELECT reltuples FROM pg_class WHERE oid = to_regclass($2)), 0)::bigint,
-       {{rate}}
+       {{rate}},
+       {{blocked}}
 FROM waiting

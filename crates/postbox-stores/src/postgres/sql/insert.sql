@@ -1,5 +1,5 @@
 -- Writes any number of events; a repeated event_id writes nothing, not even a row version.
-INSERT INTO {{table}} (
+{{locks}}INSERT INTO {{table}} (
     event_id, tenant_id, topic, payload, available_at, aggregate_type, aggregate_id, headers, occurred_at, schema_id,
     schema_version, routing_key, metadata, traceparent, tracestate, payload_raw, content_type{{birth_columns}}
 )
@@ -13,5 +13,5 @@ FROM unnest(
     event_id, tenant_id, topic, payload, available_at, delay, aggregate_type, aggregate_id, headers,
     occurred_at, schema_id, schema_version, routing_key, metadata, traceparent, tracestate, payload_raw, content_type{{birth_name}}
 )
-ON CONFLICT (event_id) DO NOTHING
+{{after_locks}}ON CONFLICT (event_id) DO NOTHING
 RETURNING event_id, sequence{{birth_row}}

@@ -1,0 +1,459 @@
+//! Claims in order, by lease and by ownership: from the heads of strands, without a gap.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use postbox_core::redact::Summary;
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, OnDead, Order, Settlement, Verdict};
+use postbox_core::{Code, EventId, Record, Store as _, Topic};
+use postbox_stores::postgres::{PgStore, Strategy, connect_options};
+use postbox_testkit::suite::{
+    OpenTransaction as _, Subject as _, TOPIC, claim, enqueue, event, events, request, state,
+};
+use postbox_testkit::{Proxy, eventually};
+
+use crate::common::{SOON, settle_all};
+use crate::subject::{Shape, Table};
+
+const BLOCK: Order = Order::Aggregate(OnDead::Block);
+const SKIP: Order = Order::Aggregate(OnDead::Skip);
+
+/// A relay among many, one that is alone, and one that owns the table.
+const WAYS: [(Strategy, bool); 3] =
+    [(Strategy::Lease, false), (Strategy::Lease, true), (Strategy::Owner, true)];
+
+const OTHER: Topic = Topic::from_static("org.thing.changed.v1");
+
+fn of(aggregate: &str, n: usize) -> Record {
+    event(TOPIC, n).aggregate("thing", aggregate).build().unwrap()
+}
+
+fn all_of(aggregates: &str) -> Vec<Record> {
+    let place = |(n, name): (usize, char)| of(&name.to_string(), n);
+    aggregates.chars().enumerate().map(place).collect()
+}
+
+/// What a claim brought: aggregates and numbers, those of one strand in their order.
+fn shown(claim: &Claim) -> String {
+    let mut by_strand: HashMap<i64, Vec<String>> = HashMap::new();
+    let mut last: HashMap<i64, i64> = HashMap::new();
+    for row in &claim.rows {
+        let (strand, meta) = (row.strand.expect("a strand"), &row.delivery.meta);
+        let before = last.insert(strand, meta.sequence);
+        assert!(before < Some(meta.sequence), "in order within a strand");
+        let name = meta.aggregate.as_ref().map_or("-", |key| &key.id);
+        by_strand.entry(strand).or_default().push(format!("{name}{}", meta.sequence));
+    }
+    let mut strands: Vec<String> = by_strand.into_values().map(|strand| strand.join(" ")).collect();
+    strands.sort();
+    strands.join(", ")
+}
+
+async fn suspect(store: &PgStore) -> Claim {
+    store.claim(request(ClaimMode::Suspect, 1)).await.unwrap()
+}
+
+async fn settle(store: &PgStore, claim: &Claim, verdict: &Verdict) {
+    let settled = store.settle(settle_all(claim, verdict), 0).await.unwrap();
+    assert!(settled.lost.is_empty() && settled.busy.is_empty(), "{settled:?}");
+}
+
+fn retry(after: Duration) -> Verdict {
+    Verdict::Retry { after, reason: Summary::new("not now", 100) }
+}
+
+fn dead() -> Verdict {
+    Verdict::Dead { reason: Summary::new("never", 100) }
+}
+
+fn release() -> Verdict {
+    Verdict::Release { after: None, reason: None }
+}
+
+/// The first of each strand gets one verdict, those behind it another, in one settle.
+fn first_and_rest(claim: &Claim, first: &Verdict, rest: &Verdict) -> Vec<Settlement> {
+    let mut seen = HashMap::new();
+    let verdict = |strand| if seen.insert(strand, ()).is_none() { first.clone() } else { rest.clone() };
+    let verdicts: Vec<Verdict> = claim.rows.iter().map(|row| row.strand).map(verdict).collect();
+    let settle = settle_all(claim, &Verdict::Delivered).into_iter().zip(verdicts);
+    settle.map(|(settlement, verdict)| Settlement { verdict, ..settlement }).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_start_at_the_head_and_have_no_gap() {
+    for (strategy, single) in WAYS {
+        let table = Table::new(Shape::Ordered).await;
+        let store = table.in_order(BLOCK, strategy, single);
+        enqueue(&table, all_of("abaab")).await;
+        enqueue(&table, events(2)).await;
+        let first = claim(&store, 100).await;
+        let expected = "-11, -12, a1 a3 a4, b2 b5";
+        // The trigger draws a second number for those with an aggregate.
+        assert_eq!(shown(&first).split(", ").count(), expected.split(", ").count(), "{}", shown(&first));
+        assert_eq!(first.rows.len(), 7);
+        enqueue(&table, all_of("ac")).await;
+        let second = claim(&store, 100).await;
+        assert!(shown(&second).starts_with('c'), "a has events in flight: {}", shown(&second));
+        assert_eq!(second.rows.len(), 1);
+        settle(&store, &first, &Verdict::Delivered).await;
+        let third = claim(&store, 100).await;
+        assert!(third.rows.len() == 1 && shown(&third).starts_with('a'), "{}", shown(&third));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_cannot_go_holds_its_strand_and_no_other() {
+    for (strategy, single) in WAYS {
+        let table = Table::new(Shape::Ordered).await;
+        let store = table.in_order(BLOCK, strategy, single);
+        let later = |n| event(TOPIC, n).aggregate("thing", "later").delay(Duration::from_secs(3600));
+        enqueue(&table, vec![later(0).build().unwrap(), of("later", 1)]).await;
+        let other = |n| event(OTHER, n).aggregate("thing", "other").build().unwrap();
+        enqueue(
+            &table,
+            vec![
+                other(0),
+                of("other", 1),
+                of("mixed", 2),
+                event(OTHER, 3).aggregate("thing", "mixed").build().unwrap(),
+                of("mixed", 4),
+            ],
+        )
+        .await;
+        enqueue(&table, all_of("ll")).await;
+        table.db.psql(
+            "UPDATE org_outbox SET locked_at = clock_timestamp(), locked_by = 'hot', attempts = 1
+            WHERE sequence = (SELECT min(sequence) FROM org_outbox WHERE aggregate_id = 'l')",
+        );
+        enqueue(&table, all_of("f")).await;
+        let without = ClaimRequest { exclude: [OTHER].into(), ..request(ClaimMode::Waiting, 100) };
+        let found = store.claim(without.clone()).await.unwrap();
+        let names: Vec<_> =
+            found.rows.iter().map(|row| row.delivery.meta.aggregate.clone().unwrap().id).collect();
+        assert_eq!(names.len(), 2, "{names:?}");
+        assert!(names.contains(&"mixed".into()) && names.contains(&"f".into()), "{names:?}");
+        assert!(!found.suspects);
+        settle(&store, &found, &Verdict::Delivered).await;
+        let next = store.claim(without).await.unwrap();
+        assert_eq!(shown(&next), "", "the next of mixed is of a topic that is left out");
+        let probe = store.claim(request(ClaimMode::Probe([OTHER].into()), 1)).await.unwrap();
+        assert_eq!(probe.rows.len(), 1);
+        assert_eq!(probe.rows[0].delivery.meta.topic, OTHER);
+        let all = claim(&store, 100).await;
+        let names: Vec<_> =
+            all.rows.iter().map(|row| row.delivery.meta.aggregate.clone().unwrap().id).collect();
+        assert!(names.iter().all(|name| name == "mixed" || name == "other") && names.len() == 2, "{names:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_holds_back_what_follows_uncharged() {
+    for (strategy, single) in WAYS {
+        let table = Table::new(Shape::Ordered).await;
+        let store = table.in_order(BLOCK, strategy, single);
+        let ids = enqueue(&table, all_of("aaab")).await;
+        let first = claim(&store, 100).await;
+        let settlements = first_and_rest(&first, &retry(Duration::from_millis(300)), &release());
+        assert!(store.settle(settlements, 0).await.unwrap().lost.is_empty());
+        assert_eq!(shown(&claim(&store, 100).await), "", "all wait for their firsts");
+        assert_eq!(state(&table, ids[0]).await.attempts, 1);
+        assert_eq!((state(&table, ids[1]).await.attempts, state(&table, ids[2]).await.attempts), (0, 0));
+        let again = eventually("the retry to be due", SOON, async || {
+            let found = claim(&store, 100).await;
+            (!found.rows.is_empty()).then_some(found)
+        })
+        .await;
+        assert_eq!(again.rows[0].lease.attempts, 2);
+        if again.rows.iter().any(|row| row.delivery.meta.aggregate.as_ref().unwrap().id == "a") {
+            assert!(
+                shown(&again).contains('a') && shown(&again).matches('a').count() == 3,
+                "{}",
+                shown(&again)
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_event_blocks_its_strand_or_is_skipped() {
+    for (strategy, single) in WAYS {
+        let table = Table::new(Shape::Ordered).await;
+        let (blocking, skipping) =
+            (table.in_order(BLOCK, strategy, single), table.in_order(SKIP, strategy, single));
+        let ids = enqueue(&table, all_of("aaaab")).await;
+        let first = claim(&blocking, 100).await;
+        assert_eq!(first.rows.len(), 5);
+        // The second of a dies: the first is delivered.
+        let verdict = |id: EventId| match ids.iter().position(|other| *other == id) {
+            Some(1) => dead(),
+            Some(0 | 4) => Verdict::Delivered,
+            _ => release(),
+        };
+        let verdicts: Vec<Verdict> =
+            first.rows.iter().map(|row| verdict(row.delivery.meta.event_id)).collect();
+        let settlements = settle_all(&first, &release()).into_iter().zip(verdicts);
+        let settlements =
+            settlements.map(|(settlement, verdict)| Settlement { verdict, ..settlement }).collect();
+        assert!(blocking.settle(settlements, 0).await.unwrap().lost.is_empty());
+        enqueue(&table, all_of("ac")).await;
+        let found = claim(&blocking, 100).await;
+        assert!(shown(&found).starts_with('c') && found.rows.len() == 1, "{}", shown(&found));
+        blocking.close().await;
+        let found = claim(&skipping, 100).await;
+        assert!(shown(&found).starts_with('a') || shown(&found).contains(", a"), "{}", shown(&found));
+        assert_eq!(shown(&found).matches('a').count(), 3);
+        settle(&skipping, &found, &release()).await;
+        skipping.close().await;
+        // Replayed, it is the first again.
+        table.db.psql("UPDATE org_outbox SET dead_at = NULL, attempts = 0, available_at = now() WHERE dead_at IS NOT NULL");
+        let last = table.in_order(BLOCK, strategy, single);
+        let found = claim(&last, 100).await;
+        assert_eq!(shown(&found).matches('a').count(), 4, "{}", shown(&found));
+        assert!(found.rows.iter().any(|row| row.delivery.meta.event_id == ids[1]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_event_in_the_middle_ends_the_run() {
+    for (strategy, single) in WAYS {
+        let table = Table::new(Shape::Ordered).await;
+        let store = table.in_order(BLOCK, strategy, single);
+        let ids = enqueue(&table, all_of("aaaa")).await;
+        table.db.psql(&format!("UPDATE org_outbox SET dead_at = now() WHERE event_id = '{}'", ids[2].0));
+        let found = claim(&store, 100).await;
+        let brought: Vec<EventId> = found.rows.iter().map(|row| row.delivery.meta.event_id).collect();
+        assert_eq!(brought, ids[..2]);
+        settle(&store, &found, &Verdict::Delivered).await;
+        assert_eq!(shown(&claim(&store, 100).await), "");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exhausted_head_dies_alone() {
+    for (strategy, single) in WAYS {
+        for order in [BLOCK, SKIP] {
+            let table = Table::new(Shape::Ordered).await;
+            let store = table.in_order(order, strategy, single);
+            let ids = enqueue(&table, all_of("aaa")).await;
+            table.set_attempts(ids[0], 25).await;
+            let found = claim(&store, 100).await;
+            assert_eq!((found.rows.len(), found.buried.len()), (0, 1), "{found:?}");
+            assert!(state(&table, ids[0]).await.dead);
+            table.set_attempts(ids[2], 25).await;
+            let found = claim(&store, 100).await;
+            let expected: &[EventId] = if order == BLOCK { &[] } else { &ids[1..2] };
+            let brought: Vec<EventId> = found.rows.iter().map(|row| row.delivery.meta.event_id).collect();
+            assert_eq!((brought.as_slice(), found.buried.len()), (expected, 0));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn suspects_are_claimed_alone_and_hold_their_strand() {
+    for (strategy, single) in WAYS {
+        let table = Table::new(Shape::Ordered).await;
+        let store = table.in_order(BLOCK, strategy, single);
+        let ids = enqueue(&table, all_of("aaab")).await;
+        // Their relay died with two of them.
+        table.db.psql(&format!(
+            "UPDATE org_outbox SET locked_at = to_timestamp(0), locked_by = 'gone', attempts = 1 WHERE event_id IN ('{}', '{}')",
+            ids[0].0, ids[1].0
+        ));
+        let found = claim(&store, 100).await;
+        assert!(
+            found.rows.len() == 1 && shown(&found).starts_with('b') && found.suspects,
+            "{}",
+            shown(&found)
+        );
+        let first = suspect(&store).await;
+        assert_eq!(first.rows.iter().map(|row| row.delivery.meta.event_id).collect::<Vec<_>>(), ids[..1]);
+        assert_eq!(first.rows[0].lease.attempts, 2);
+        assert!(suspect(&store).await.rows.is_empty(), "the next one waits for it");
+        assert!(claim(&store, 100).await.rows.is_empty());
+        settle(&store, &first, &Verdict::Delivered).await;
+        let second = suspect(&store).await;
+        assert_eq!(second.rows.len(), 1, "{strategy:?} {single} {second:?}");
+        assert_eq!(second.rows[0].delivery.meta.event_id, ids[1]);
+        settle(&store, &second, &Verdict::Delivered).await;
+        assert!(suspect(&store).await.rows.is_empty());
+        assert_eq!(claim(&store, 100).await.rows[0].delivery.meta.event_id, ids[2]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_large_or_no_event_cuts_its_strand() {
+    for (strategy, single) in WAYS {
+        let table = Table::new(Shape::Ordered).await;
+        let store = table.in_order(SKIP, strategy, single);
+        let ids = enqueue(&table, all_of("aaabbb")).await;
+        table.spoil(ids[1]).await;
+        let found = claim(&store, 100).await;
+        assert_eq!(found.undecodable.len(), 1);
+        let brought: Vec<EventId> = found.rows.iter().map(|row| row.delivery.meta.event_id).collect();
+        assert!(brought.contains(&ids[0]) && !brought.contains(&ids[2]), "{}", shown(&found));
+        let back = found.returned.iter().cloned();
+        let back = back.map(|lease| Settlement { lease, verdict: release(), failure: None }).collect();
+        store.settle(back, 0).await.unwrap();
+        settle(&store, &found, &Verdict::Delivered).await;
+        assert_eq!(state(&table, ids[2]).await.attempts, 0);
+
+        // Ten large ones in two strands, room for three.
+        let large = |name: &str| {
+            let text = "x".repeat(1000);
+            Record::builder(TOPIC)
+                .json(&serde_json::json!({ "x": text }))
+                .aggregate("thing", name)
+                .build()
+                .unwrap()
+        };
+        let ids = enqueue(&table, (0..10).map(|n| large(if n % 2 == 0 { "c" } else { "d" })).collect()).await;
+        let narrow = ClaimRequest { max_bytes: 2500, ..request(ClaimMode::Waiting, 100) };
+        let mut order: HashMap<String, Vec<EventId>> = HashMap::new();
+        for _ in 0..30 {
+            let found = store.claim(narrow.clone()).await.unwrap();
+            assert!(found.rows.len() <= 3, "{}", found.rows.len());
+            for row in &found.rows {
+                let meta = &row.delivery.meta;
+                order.entry(meta.aggregate.clone().unwrap().id).or_default().push(meta.event_id);
+            }
+            let back = found.returned.iter().cloned();
+            let back = back.map(|lease| Settlement { lease, verdict: release(), failure: None }).collect();
+            store.settle(back, 0).await.unwrap();
+            settle(&store, &found, &Verdict::Delivered).await;
+        }
+        let of = |odd: usize| ids.iter().skip(odd).step_by(2).copied().collect::<Vec<_>>();
+        assert_eq!((&order["c"], &order["d"]), (&of(0), &of(1)));
+    }
+}
+
+/// A row that somebody else has locked is passed by, and with it all that follows it: nobody else waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_locked_by_an_outsider_ends_its_run() {
+    let table = Table::new(Shape::Ordered).await;
+    let store = table.in_order(BLOCK, Strategy::Lease, false);
+    let ids = enqueue(&table, all_of("aaabb")).await;
+    let mut tx = table.owner.begin().await.unwrap();
+    let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE event_id = ANY ($1) FOR UPDATE")
+        .bind(vec![ids[1].0, ids[3].0]);
+    lock.execute(&mut *tx).await.unwrap();
+    let found = claim(&store, 100).await;
+    assert_eq!(found.rows.iter().map(|row| row.delivery.meta.event_id).collect::<Vec<_>>(), ids[..1]);
+    tx.rollback().await.unwrap();
+    assert_eq!(shown(&claim(&store, 100).await).matches('b').count(), 2);
+}
+
+/// The claim committed and its answer was lost (hazard 5): the rows go back, uncharged, and the strand goes on at its head.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_answer_was_lost_goes_back() {
+    let table = Table::new(Shape::Ordered).await;
+    let ids = enqueue(&table, all_of("aab")).await;
+    let proxy = Proxy::start(table.db.addr());
+    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
+    let store = PgStore::builder(options, table.name.clone()).order(BLOCK).single_active(false).build();
+    store.open().await.unwrap();
+    assert!(store.claim(request(ClaimMode::Waiting, 0)).await.is_ok());
+    let mut cut = proxy.cut_replies_after_requests_containing(b"OUTBOX_EXHAUSTED: no answer");
+    store.claim(request(ClaimMode::Waiting, 100)).await.unwrap_err();
+    cut.fired().await;
+    eventually("the claim to have happened", SOON, async || state(&table, ids[0]).await.locked).await;
+    let found =
+        eventually("an answer", SOON, async || store.claim(request(ClaimMode::Waiting, 100)).await.ok())
+            .await;
+    assert_eq!(found.rows.len(), 3, "{}", shown(&found));
+    assert!(found.rows.iter().all(|row| row.lease.attempts == 1));
+}
+
+/// Thousands of strands that wait, and one that waits with thousands of events, cost a claim a bounded look.
+#[tokio::test(flavor = "multi_thread")]
+async fn blocked_strands_in_front_do_not_hide_the_others() {
+    for (strategy, single) in WAYS {
+        let table = Table::new(Shape::Ordered).await;
+        table.db.psql("INSERT INTO org_outbox (tenant_id, topic, payload, event_id, aggregate_id, available_at)
+            SELECT gen_random_uuid(), 'org.thing.happened.v1', '{}', gen_random_uuid(), 'a' || n, now() + interval '1 hour'
+            FROM generate_series(1, 5000) n");
+        table.db.psql("INSERT INTO org_outbox (tenant_id, topic, payload, event_id, aggregate_id, dead_at)
+            SELECT '00000000-0000-0000-0000-000000000000', 'org.thing.happened.v1', '{}', gen_random_uuid(), 'long',
+                   CASE WHEN n = 1 THEN now() END FROM generate_series(1, 20000) n");
+        let ids = enqueue(&table, all_of("xyz")).await;
+        let store = table.in_order(BLOCK, strategy, single);
+        let mut found = Vec::new();
+        for _ in 0..6 {
+            let claim = claim(&store, 100).await;
+            found.extend(claim.rows.iter().map(|row| row.delivery.meta.event_id));
+            if !claim.more {
+                break;
+            }
+        }
+        found.sort_by_key(|id| id.0);
+        assert_eq!(found, ids, "{strategy:?}");
+    }
+}
+
+/// Those that commit late are found, whatever their numbers.
+#[tokio::test(flavor = "multi_thread")]
+async fn late_commits_are_not_passed_by() {
+    for (strategy, single) in WAYS {
+        let table = Table::new(Shape::Ordered).await;
+        let store = table.in_order(BLOCK, strategy, single);
+        let (early, late) = (table.begin(vec![of("a", 0), of("b", 1)]).await, table.begin(events(3)).await);
+        enqueue(&table, all_of("cd")).await;
+        let first = claim(&store, 100).await;
+        assert_eq!(first.rows.len(), 2);
+        settle(&store, &first, &Verdict::Delivered).await;
+        late.commit().await;
+        assert_eq!(claim(&store, 100).await.rows.len(), 3);
+        early.commit().await;
+        assert_eq!(claim(&store, 100).await.rows.len(), 2);
+    }
+}
+
+/// What a predecessor had in flight may have killed it: its strands wait for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_take_over_strands_wait_for_what_was_in_flight() {
+    let table = Table::new(Shape::Ordered).await;
+    let ids = enqueue(&table, all_of("aaab")).await;
+    let dying = table.in_order(BLOCK, Strategy::Owner, true);
+    let held = dying.claim(request(ClaimMode::Waiting, 2)).await.unwrap();
+    assert_eq!(held.rows.len(), 2);
+    table.db.psql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE application_name = 'postbox' AND pid <> pg_backend_pid() AND datname = current_database()
+          AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')",
+    );
+    enqueue(&table, all_of("ab")).await;
+    let next = table.in_order(BLOCK, Strategy::Owner, true);
+    let found = eventually("the take-over", SOON, async || {
+        let found = next.claim(request(ClaimMode::Waiting, 100)).await.ok()?;
+        found.suspects.then_some(found)
+    })
+    .await;
+    let was_held = |id: &EventId| held.rows.iter().any(|row| row.delivery.meta.event_id == *id);
+    let names = |held: bool| {
+        ids.iter().zip("aaab".chars()).filter(move |(id, _)| was_held(id) == held).map(|(_, name)| name)
+    };
+    let stuck: Vec<char> = names(true).collect();
+    for row in &found.rows {
+        let name = row.delivery.meta.aggregate.clone().unwrap().id;
+        assert!(!stuck.contains(&name.chars().next().unwrap()), "{name} goes though {stuck:?} are suspects");
+    }
+    // The old one settles too late: nothing changes.
+    let stale = dying.settle(settle_all(&held, &Verdict::Delivered), 0).await;
+    assert!(stale.is_err() || stale.unwrap().lost.len() == 2);
+    let first = suspect(&next).await;
+    assert!(was_held(&first.rows[0].delivery.meta.event_id) && first.rows.len() == 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_without_the_index_is_refused() {
+    for (shape, says) in
+        [(Shape::Migrated, "no index by aggregate"), (Shape::Bare, "only the standard columns")]
+    {
+        let table = Table::new(shape).await;
+        let error = table.in_order(BLOCK, Strategy::Lease, true).open().await.unwrap_err();
+        assert_eq!(error.code(), Code::OrderUnsupported);
+        assert!(
+            error.message().contains(says) && error.message().contains("migrate up --ordered"),
+            "{error}"
+        );
+    }
+}
