@@ -35,6 +35,14 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
+/// What a table is to have beyond what all have. What is there already stays, and is kept up, also where it is not asked for
+/// again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extras {
+    /// `<table>_history`, for relays that move what was published.
+    pub history: bool,
+}
+
 impl Step {
     pub(crate) fn new(what: impl Into<String>, sql: impl Into<String>, lock: StepLock) -> Self {
         Self { what: what.into(), sql: sql.into(), lock }

@@ -9,6 +9,7 @@ use super::{Cleaning, Postbox};
 use crate::cleaner::Cleaner;
 use crate::dispatcher::Dispatcher;
 use crate::event::{Limits, TenantId};
+use crate::history::History;
 use crate::hook::WriterHook;
 use crate::hot::HotPath;
 use crate::interceptor::EventInterceptor;
@@ -44,6 +45,7 @@ pub struct PostboxBuilder<D, P> {
     outbox: Outbox,
     relay: RelayBuilder<()>,
     single_active: bool,
+    history: History,
     hot: Option<HotPath>,
     prefix: String,
     cleaner: Option<Cleanup>,
@@ -86,6 +88,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             outbox: Outbox::new(table),
             relay: RelayBuilder::unbound(),
             single_active: true,
+            history: History::Keep,
             hot: None,
             prefix: "outbox".into(),
             cleaner: Some(Cleanup::default()),
@@ -153,6 +156,13 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
     /// was written in any case.
     pub fn single_active(mut self, single: bool) -> Self {
         self.single_active = single;
+        self
+    }
+
+    /// What becomes of the rows of events that were delivered: kept (the default), moved to `<table>_history`, or deleted. With
+    /// the last two an `event_id` that is enqueued again after its event was published is a new event.
+    pub fn history(mut self, history: History) -> Self {
+        self.history = history;
         self
     }
 
@@ -227,7 +237,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             relay = relay.hot(path);
         }
         // Settings and routes first: what is wrong with them, no database can mend.
-        let relay = relay.on(self.pool.store(&table, &settings, self.single_active)).build()?;
+        let relay = relay.on(self.pool.store(&table, &settings, self.single_active, self.history)).build()?;
         let needs = Needs {
             clean: cleanup.is_some(),
             hot: self.hot.is_some(),

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use crate::cleaner::Sweep;
+use crate::history::History;
 use crate::relay::Settings;
 use crate::store::{Store, StoreError};
 use crate::table::TableName;
@@ -22,7 +23,13 @@ pub trait PostboxPool<D>: Clone + Send + Sync + 'static {
     type Sweep: Sweep;
 
     /// The relay's side of a table. Nothing is connected yet, and no connection of the pool is kept.
-    fn store(&self, table: &TableName, settings: &Settings, single_active: bool) -> Self::Store;
+    fn store(
+        &self,
+        table: &TableName,
+        settings: &Settings,
+        single_active: bool,
+        history: History,
+    ) -> Self::Store;
 
     /// The cleaner's side of a table. Nothing is connected yet.
     fn sweep(&self, table: &TableName, settings: &Settings) -> Self::Sweep;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::*;
 use crate::cleaner::{SweepRequest, Swept};
 use crate::code::Code;
+use crate::history::History;
 use crate::hook::{HookResult, WriterHook, Written};
 use crate::interceptor::after;
 use crate::record::Record;
@@ -40,7 +41,7 @@ impl PostboxPool<Memory> for Pool {
     type Store = Shaky;
     type Sweep = Shaky;
 
-    fn store(&self, _: &TableName, _: &Settings, _: bool) -> Shaky {
+    fn store(&self, _: &TableName, _: &Settings, _: bool, _: History) -> Shaky {
         Shaky { inner: self.memory.store(), pool: self.clone() }
     }
 

@@ -11,6 +11,7 @@ use super::memory::{Memory, MemoryOutbox, Row, State, Table};
 use crate::cleaner::{Sweep, SweepRequest, Swept};
 use crate::dispatcher::{Delivery, Meta};
 use crate::embed::{Needs, PostboxPool};
+use crate::history::History;
 use crate::relay::Settings;
 use crate::store::{
     Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
@@ -173,7 +174,8 @@ impl PostboxPool<Memory> for MemoryOutbox {
     type Store = MemoryStore;
     type Sweep = MemoryStore;
 
-    fn store(&self, _: &TableName, _: &Settings, _: bool) -> MemoryStore {
+    /// Whoever looks at this table wants to see all of it: everything is kept.
+    fn store(&self, _: &TableName, _: &Settings, _: bool, _: History) -> MemoryStore {
         MemoryOutbox::store(self)
     }
 

@@ -11,11 +11,12 @@ mod store;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
+use postbox_core::{Code, History, StoreError, StoreErrorKind, TableName};
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
+pub use crate::plan::Extras;
 pub use crate::postgres::Strategy;
 use crate::postgres::{self, PgAdmin, PgStore};
 use crate::print::Format;
@@ -58,6 +59,8 @@ pub struct StoreSettings {
     pub leader_ttl: Duration,
     /// How rows are claimed.
     pub strategy: Strategy,
+    /// What becomes of the rows of delivered events.
+    pub history: History,
 }
 
 impl AnyDatabase {
@@ -225,14 +228,15 @@ impl AnyDatabase {
 
     /// A table for a relay; connects when it is opened.
     pub fn store(&self, table: &TableName, settings: StoreSettings) -> AnyStore {
-        let StoreSettings { single_active, name, leader_ttl, strategy } = settings;
+        let StoreSettings { single_active, name, leader_ttl, strategy, history } = settings;
         match &self.0 {
             Kind::Postgres { options, direct } => {
                 let mut store = PgStore::builder(options.as_ref().clone(), table.clone())
                     .single_active(single_active)
                     .name(name)
                     .leader_ttl(leader_ttl)
-                    .strategy(strategy);
+                    .strategy(strategy)
+                    .history(history);
                 if let Some(direct) = direct {
                     store = store.direct(direct.as_ref().clone());
                 }
@@ -240,7 +244,8 @@ impl AnyDatabase {
             }
             Kind::Sqlite(options) => {
                 let store = SqliteStore::builder(options.as_ref().clone(), table.clone());
-                let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
+                let store =
+                    store.single_active(single_active).name(name).leader_ttl(leader_ttl).history(history);
                 AnyStore::Sqlite(store.build())
             }
         }
@@ -252,10 +257,10 @@ impl Dialect {
     ///
     /// # Errors
     /// When the table's name does not fit the database.
-    pub fn print_up(self, table: &TableName, format: Format) -> Result<String, StoreError> {
+    pub fn print_up(self, table: &TableName, format: Format, extras: Extras) -> Result<String, StoreError> {
         match self {
-            Self::Postgres => Ok(postgres::migrate::print_up(table, format)),
-            Self::Sqlite => sqlite::migrate::print_up(table, format),
+            Self::Postgres => Ok(postgres::migrate::print_up_with(table, format, extras)),
+            Self::Sqlite => sqlite::migrate::print_up_with(table, format, extras),
         }
     }
 
@@ -263,10 +268,10 @@ impl Dialect {
     ///
     /// # Errors
     /// As [`print_up`](Self::print_up).
-    pub fn print_down(self, table: &TableName) -> Result<String, StoreError> {
+    pub fn print_down(self, table: &TableName, extras: Extras) -> Result<String, StoreError> {
         match self {
-            Self::Postgres => Ok(postgres::migrate::print_down(table)),
-            Self::Sqlite => sqlite::migrate::print_down(table),
+            Self::Postgres => Ok(postgres::migrate::print_down_with(table, extras)),
+            Self::Sqlite => sqlite::migrate::print_down_with(table, extras),
         }
     }
 }

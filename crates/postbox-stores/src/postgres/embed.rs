@@ -1,7 +1,7 @@
 //! What a [`Postbox`](postbox_core::Postbox) needs of a `PgPool`, looked at before anything is started.
 
 use postbox_core::embed::Needs;
-use postbox_core::{Code, Layout, PostboxPool, Settings, StoreError, StoreErrorKind, TableName};
+use postbox_core::{Code, History, Layout, PostboxPool, Settings, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 
 use super::error::classify;
@@ -13,9 +13,19 @@ impl PostboxPool<SqlxPostgres> for PgPool {
     type Store = PgStore;
     type Sweep = PgAdmin;
 
-    fn store(&self, table: &TableName, settings: &Settings, single_active: bool) -> PgStore {
+    fn store(
+        &self,
+        table: &TableName,
+        settings: &Settings,
+        single_active: bool,
+        history: History,
+    ) -> PgStore {
         let options = (*self.connect_options()).clone();
-        PgStore::builder(options, table.clone()).single_active(single_active).name(&*settings.name).build()
+        PgStore::builder(options, table.clone())
+            .single_active(single_active)
+            .history(history)
+            .name(&*settings.name)
+            .build()
     }
 
     fn sweep(&self, table: &TableName, settings: &Settings) -> PgAdmin {

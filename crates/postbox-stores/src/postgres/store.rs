@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
-use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
+use postbox_core::{Code, History, Layout, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use time::OffsetDateTime;
@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::claim::ClaimState;
 use super::error::{classify, sqlstate, within};
+use super::history::Sent;
 use super::link::{Link, OPERATION_LIMIT};
 use super::owner::{Window, is_owned, needs_no_write};
 use super::schema::TableShape;
@@ -35,6 +36,7 @@ pub(super) struct Inner {
     pub(super) settles: Link,
     pub(super) single_active: bool,
     strategy: Strategy,
+    history: History,
     pub(super) window: std::sync::Mutex<Window>,
     /// This incarnation of the relay: never used again.
     pub(super) holder: String,
@@ -83,6 +85,7 @@ pub struct PgStoreBuilder {
     table: TableName,
     single_active: bool,
     strategy: Strategy,
+    history: History,
     name: String,
     leader_ttl: Duration,
 }
@@ -91,6 +94,12 @@ impl PgStoreBuilder {
     /// How rows are claimed.
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.strategy = strategy;
+        self
+    }
+
+    /// What becomes of the rows of events that were delivered (they are kept). All relays of a table should do the same.
+    pub fn history(mut self, history: History) -> Self {
+        self.history = history;
         self
     }
 
@@ -131,6 +140,7 @@ impl PgStoreBuilder {
             settles: Link::new(options),
             single_active: self.single_active,
             strategy: self.strategy,
+            history: self.history,
             window: std::sync::Mutex::default(),
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
@@ -153,6 +163,7 @@ impl PgStore {
             table,
             single_active: true,
             strategy: Strategy::Auto,
+            history: History::Keep,
             name,
             leader_ttl: Duration::from_secs(15),
         }
@@ -200,6 +211,7 @@ impl Inner {
                 "a bare table: no pause, no dead_at, no owner row; `postbox migrate up` adds them"
             );
         }
+        let sent = Sent::look(&mut settles.connection, &shape, self.history).await?;
         settles.keep();
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
@@ -213,7 +225,7 @@ impl Inner {
             let message = format!("{key} cannot be owned: {why}");
             return Err(StoreError::new(Code::ConfigUnsupported, StoreErrorKind::Refused, message));
         }
-        Ok(Opened { statements: Statements::new(&shape), layout, owns, key, lock })
+        Ok(Opened { statements: Statements::new(&shape, &sent), layout, owns, key, lock })
     }
 
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, StoreError> {

@@ -1,7 +1,7 @@
 //! What a [`Postbox`](postbox_core::Postbox) needs of a `SqlitePool`, looked at before anything is started.
 
 use postbox_core::embed::Needs;
-use postbox_core::{Code, Layout, PostboxPool, Settings, StoreError, StoreErrorKind, TableName};
+use postbox_core::{Code, History, Layout, PostboxPool, Settings, StoreError, StoreErrorKind, TableName};
 use sqlx::sqlite::SqlitePool;
 
 use super::error::classify;
@@ -12,10 +12,17 @@ impl PostboxPool<SqlxSqlite> for SqlitePool {
     type Store = SqliteStore;
     type Sweep = SqliteAdmin;
 
-    fn store(&self, table: &TableName, settings: &Settings, single_active: bool) -> SqliteStore {
+    fn store(
+        &self,
+        table: &TableName,
+        settings: &Settings,
+        single_active: bool,
+        history: History,
+    ) -> SqliteStore {
         let options = (*self.connect_options()).clone();
         SqliteStore::builder(options, table.clone())
             .single_active(single_active)
+            .history(history)
             .name(&*settings.name)
             .build()
     }

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use postbox_core::{StoreError, TableName};
 use sqlx::{PgConnection, Row as _};
 
-use super::{INDEXES, index_sql, names};
-use crate::plan::{Plan, Step, StepLock};
+use super::{INDEXES, history, index_sql, names};
+use crate::plan::{Extras, Plan, Step, StepLock};
 use crate::postgres::error::classify;
+use crate::postgres::history::name_of as history_name;
 use crate::postgres::schema::TableShape;
 
 /// Finds out what `up` would do.
@@ -15,6 +16,18 @@ use crate::postgres::schema::TableShape;
 /// # Errors
 /// When the table exists with columns of other types, or the database fails.
 pub async fn plan(connection: &mut PgConnection, table: &TableName) -> Result<Plan, StoreError> {
+    plan_with(connection, table, Extras::default()).await
+}
+
+/// Finds out what `up_with` would do.
+///
+/// # Errors
+/// As [`plan`]; also when something else stands where an extra table would be.
+pub async fn plan_with(
+    connection: &mut PgConnection,
+    table: &TableName,
+    extras: Extras,
+) -> Result<Plan, StoreError> {
     let schema =
         sqlx::query_scalar::<_, Option<String>>("SELECT current_schema()::text").fetch_one(&mut *connection);
     let schema = schema.await.map_err(classify)?.unwrap_or_else(|| "public".into());
@@ -57,6 +70,12 @@ pub async fn plan(connection: &mut PgConnection, table: &TableName) -> Result<Pl
         let sql = template.fill(include_str!("../migrations/storage.sql"));
         steps.push(Step::new("~ storage: fillfactor, autovacuum", sql, StepLock::Short));
     }
+    let history = history::steps(connection, &table, shape.as_ref(), extras.history, &mut steps).await?;
+    let view = if history {
+        (!found.view || !found.view_has_history, include_str!("../migrations/view_history.sql"))
+    } else {
+        (!found.view, include_str!("../migrations/view.sql"))
+    };
     for (missing, what, sql) in [
         (!found.relay, "+ table postbox_relay, or its columns", include_str!("../migrations/relay.sql")),
         (!found.audit, "+ table postbox_audit", include_str!("../migrations/audit.sql")),
@@ -65,11 +84,13 @@ pub async fn plan(connection: &mut PgConnection, table: &TableName) -> Result<Pl
             "+ row in postbox_relay",
             "INSERT INTO {{relay}} (tbl) VALUES ({{key}}) ON CONFLICT DO NOTHING",
         ),
-        (!found.view, "+ status view", include_str!("../migrations/view.sql")),
+        (view.0, "+ status view", view.1),
         (!found.function, "+ function postbox_enqueue", include_str!("../migrations/enqueue.sql")),
     ] {
         if missing {
-            steps.push(Step::new(what, template.fill(sql), StepLock::None));
+            // Who reads a view that is there holds up its change, and that all others.
+            let lock = if found.view && what.ends_with("view") { StepLock::Short } else { StepLock::None };
+            steps.push(Step::new(what, template.fill(sql), lock));
         }
     }
     Ok(Plan { table, steps })
@@ -175,6 +196,7 @@ struct Catalogue {
     audit: bool,
     registered: bool,
     view: bool,
+    view_has_history: bool,
     function: bool,
 }
 
@@ -210,13 +232,15 @@ impl Catalogue {
                 to_regclass($2) IS NOT NULL, to_regclass($3) IS NOT NULL, to_regclass($4) IS NOT NULL,
                 EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                         WHERE n.nspname = $5 AND p.proname = 'postbox_enqueue'),
-                EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($2) AND attname = 'win_to' AND NOT attisdropped)",
+                EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($2) AND attname = 'win_to' AND NOT attisdropped),
+                coalesce(strpos(pg_get_viewdef(to_regclass($4)), $6) > 0, false)",
         )
         .bind(table.quoted('"'))
         .bind(table.quoted_sibling("postbox_relay", '"'))
         .bind(table.quoted_sibling("postbox_audit", '"'))
         .bind(table.quoted_sibling(&format!("{name}_status"), '"'))
         .bind(schema)
+        .bind(history_name(table))
         .fetch_one(&mut *connection)
         .await?;
         let relay: bool = facts.try_get(6)?;
@@ -234,6 +258,7 @@ impl Catalogue {
             audit: facts.try_get(3)?,
             registered,
             view: facts.try_get(4)?,
+            view_has_history: facts.try_get(7)?,
             function: facts.try_get(5)?,
         })
     }
