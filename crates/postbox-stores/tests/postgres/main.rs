@@ -23,5 +23,6 @@ mod watch;
 use subject::{Shape, Table};
 
 postbox_testkit::store_suite!(migrated, Table::new(Shape::Migrated));
+postbox_testkit::store_suite!(moving, Table::new(Shape::Moving));
 postbox_testkit::store_suite!(bare, Table::new(Shape::Bare));
 postbox_testkit::store_suite!(least_privilege, Table::new(Shape::Grants));
