@@ -202,6 +202,7 @@ pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result
                     Claim::Lease => Strategy::Lease,
                     Claim::Owner => Strategy::Owner,
                 },
+                history: config.relay.history,
             },
         );
         let how = if config.relay.single_active { "single active" } else { "shared" };

@@ -14,6 +14,7 @@ mod enqueue_sql;
 mod faults;
 mod fences;
 mod grants;
+mod history;
 mod hot;
 mod migrations;
 mod stuck;

@@ -211,8 +211,11 @@ impl Subject for Table {
     }
 
     fn store(&self, single_active: bool) -> PgStore {
-        let history = if self.shape == Shape::Moving { History::Move } else { History::Keep };
-        self.store_with(single_active, history)
+        self.store_with(single_active, self.history())
+    }
+
+    fn history(&self) -> History {
+        if self.shape == Shape::Moving { History::Move } else { History::Keep }
     }
 
     fn store_with(&self, single_active: bool, history: History) -> PgStore {

@@ -168,7 +168,11 @@ impl Subject for Table {
     }
 
     fn store(&self, single_active: bool) -> SqliteStore {
-        self.store_with(single_active, if self.moving { History::Move } else { History::Keep })
+        self.store_with(single_active, self.history())
+    }
+
+    fn history(&self) -> History {
+        if self.moving { History::Move } else { History::Keep }
     }
 
     fn store_with(&self, single_active: bool, history: History) -> SqliteStore {

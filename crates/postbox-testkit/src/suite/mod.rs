@@ -72,6 +72,10 @@ pub trait Subject: Sync {
         tx: &mut OutboxTransaction<Self::Driver>,
         records: Vec<Record>,
     ) -> impl Future<Output = Vec<Receipt>> + Send;
+    /// What its relays do with the rows of delivered events.
+    fn history(&self) -> History {
+        History::Keep
+    }
     /// A new relay's view of the table.
     fn store(&self, single_active: bool) -> Self::Store;
     /// The same, for a relay that does this with the rows of delivered events.
