@@ -204,6 +204,7 @@ pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result
                     Claim::Owner => Strategy::Owner,
                 },
                 order: order(config),
+                history: config.relay.history,
             },
         );
         let how = if config.relay.single_active { "single active" } else { "shared" };

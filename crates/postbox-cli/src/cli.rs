@@ -215,12 +215,16 @@ fn migrate() -> Command {
     };
     let up = Command::new("up")
         .about("Makes a table, upgrades it in place, or finishes what was interrupted; repeat it as you like")
-        .args(args_for(&["database_url", "direct_url", "relay.tables"]))
+        .after_help(
+            "With --history move it also makes <table>_history, where such relays move what was published; a later up keeps it as\n\
+             it must be. Also where the configuration says so.",
+        )
+        .args(args_for(&["database_url", "direct_url", "relay.tables", "relay.history"]))
         .arg(grants())
         .args(ordered())
         .arg(switch("dry-run", "Shows the plan and changes nothing"));
     let down = Command::new("down")
-        .about("Removes a table; refuses while it holds events that were not published")
+        .about("Removes a table and its history; refuses while it holds events that were not published")
         .args(args_for(&["database_url", "direct_url", "relay.tables"]))
         .arg(switch(
             "discard-unpublished",
@@ -229,7 +233,7 @@ fn migrate() -> Command {
         .arg(switch("yes", "Does not ask; needed where there is no terminal"));
     let print = Command::new("print")
         .about("Prints the SQL for other tools, such as psql, Atlas, Flyway or Goose; needs no database")
-        .args(args_for(&["database_url", "relay.tables"]))
+        .args(args_for(&["database_url", "relay.tables", "relay.history"]))
         .arg(
             option(
                 "dialect",

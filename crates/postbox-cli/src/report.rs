@@ -127,6 +127,13 @@ impl Problem {
             Code::TableMissing | Code::ColumnMissing => {
                 problem.next(format!("postbox migrate up --table {table}"))
             }
+            Code::HistoryMissing => {
+                // The message says the same to who has no program at hand.
+                let what = error.message().split(": run `").next().unwrap_or_default();
+                Self::new(error.code(), what).next(format!(
+                    "postbox migrate up --history move --table {table}, or set history to keep or none"
+                ))
+            }
             Code::NotEmpty => problem.next(format!(
                 "let the relay deliver them first, or lose them: postbox migrate down --table {table} --discard-unpublished"
             )),

@@ -61,6 +61,9 @@ codes! {
     TableMismatch = "OUTBOX_TABLE_MISMATCH",
         "The table exists but its columns are not those of an outbox table.",
         "Correct the columns that the message names, or use another table name.";
+    HistoryMissing = "OUTBOX_HISTORY_MISSING",
+        "Published events are to be moved to a history that the table does not have, or that is not as the table is.",
+        "Make it with `postbox migrate up --history move --table <name>`, or set history to keep or none.";
     ColumnMissing = "OUTBOX_COLUMN_MISSING",
         "The event needs a column that this table does not have.",
         "Run `postbox migrate up` on the table, or leave the field out.";

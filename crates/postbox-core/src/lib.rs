@@ -25,6 +25,7 @@ pub mod dispatcher;
 pub mod embed;
 pub mod event;
 pub mod failpoint;
+pub mod history;
 pub mod hook;
 pub mod hot;
 pub mod inspect;
@@ -65,6 +66,7 @@ pub use event::{
     AggregateKey, Availability, Event, EventError, EventId, Headers, Limits, Payload, RecordDefaults,
     TenantId,
 };
+pub use history::History;
 pub use hook::{HookError, HookResult, WriterHook, Written};
 pub use hot::HotPath;
 pub use inspect::{Inspect, TableCounts, TableRelay};

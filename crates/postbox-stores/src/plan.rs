@@ -35,6 +35,29 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
+/// What a table is to have beyond what all have. What is there already stays, and is kept up, also where it is not asked for
+/// again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Extras {
+    /// `<table>_history`, for relays that move what was published.
+    pub history: bool,
+    /// What delivery in order needs.
+    pub ordered: Ordered,
+}
+
+/// What a table has for delivery in order; each has what the one before it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Ordered {
+    /// Nothing, or what it has already.
+    #[default]
+    AsItIs,
+    /// The indexes by aggregate. Writers must see to it that one aggregate's transactions commit in the order in which they
+    /// drew their numbers, by a lock of their own.
+    Index,
+    /// Also the trigger that does this for them: one aggregate's writers wait for each other.
+    Writers,
+}
+
 impl Step {
     pub(crate) fn new(what: impl Into<String>, sql: impl Into<String>, lock: StepLock) -> Self {
         Self { what: what.into(), sql: sql.into(), lock }

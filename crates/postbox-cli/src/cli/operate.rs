@@ -183,6 +183,7 @@ pub(super) fn doctor() -> Command {
             "relay.tables",
             "relay.max_attempts",
             "relay.single_active",
+            "relay.history",
         ]))
         .arg(
             option("max-transaction", "DURATION", "Names transactions that are open for longer")

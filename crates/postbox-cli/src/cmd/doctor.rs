@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postbox_core::{
-    Diagnose, Examination, Finding, Inspect, Level, StoreError, TableCounts, TableName, TableRelay,
+    Diagnose, Examination, Finding, History, Inspect, Level, StoreError, TableCounts, TableName, TableRelay,
 };
 use serde_json::{Value, json};
 
@@ -39,7 +39,12 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
                 for table in tables {
                     let store = database.direct_admin(&table, &call.config);
                     let findings = within_patience(async {
-                        Ok(examine(&store, &table, examination, call.config.relay.single_active).await)
+                        let mut found =
+                            examine(&store, &table, examination, call.config.relay.single_active).await;
+                        if call.config.relay.history == History::Move {
+                            found.extend(moves(&table, store.has_history().await));
+                        }
+                        Ok(found)
                     });
                     let findings = findings.await.unwrap_or_else(|failure| vec![unreachable(&failure)]);
                     reports.push((Some(table), findings));
@@ -93,6 +98,13 @@ async fn examine(
         Err(error) => findings.push(Finding::wrong("counts", error.message(), error.code().next_step())),
     }
     findings
+}
+
+/// A relay that is to move what was published needs somewhere to move it to. What cannot be looked at was said before.
+fn moves(table: &TableName, has_history: Result<bool, StoreError>) -> Option<Finding> {
+    let what = format!("relay.history = \"move\", and {table} has no history: the relay refuses to start");
+    let fix = format!("postbox migrate up --history move --table {table}");
+    has_history.is_ok_and(|there| !there).then(|| Finding::wrong("history", what, fix))
 }
 
 /// Whether somebody works on the table, and how well.

@@ -236,9 +236,9 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         let asked = async {
             let which = published(call, ids, store.now().await.map_err(about)?)?;
             let count = store.count_published(&which).await.map_err(about)?;
-            Ok((which, count))
+            Ok((which, count, store.has_history().await.map_err(about)?))
         };
-        let (which, count) = within_patience(asked).await?;
+        let (which, count, has_history) = within_patience(asked).await?;
         let rows = pace.first.map_or(count, |first| count.min(first));
         if rows == 0 {
             if let Published::Events { event_ids } = &which {
@@ -253,8 +253,13 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
             }
             return Ok(Exit::Done);
         }
+        let moved = if has_history {
+            format!(" (and INSERT INTO {table} SELECT … FROM {table}_history for what was moved there)")
+        } else {
+            String::new()
+        };
         let meaning = format!(
-            "UPDATE {table} SET published_at = NULL, attempts = 0, available_at = now(), … WHERE {}: \
+            "UPDATE {table} SET published_at = NULL, attempts = 0, available_at = now(), …{moved} WHERE {}: \
              they are delivered once more",
             describe_published(&which)
         );

@@ -1,10 +1,8 @@
 //! `postbox migrate up|down|print`.
 
-use postbox_core::{Code, StoreError, TableName};
-use postbox_stores::any::{AnyConnection, Dialect};
-use postbox_stores::postgres::migrate::{
-    Format, Grants, Ordered, Plan, Step, StepLock, UpOptions, print_grants,
-};
+use postbox_core::{Code, History, StoreError, TableName};
+use postbox_stores::any::{AnyConnection, Dialect, Extras};
+use postbox_stores::postgres::migrate::{Format, Grants, Ordered, Plan, Step, StepLock, print_grants_with};
 use serde_json::{Value, json};
 
 use super::{block_on, named_tables, tables};
@@ -18,7 +16,8 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
     let tables = tables(&call.config)?;
     let database = Database::of(&call.config)?;
     let grants = grants(call, database.dialect())?;
-    let (dry, options) = (call.on("dry-run"), options(call));
+    let dry = call.on("dry-run");
+    let extras = extras(call);
     block_on(async {
         let new_file = database.is_missing_file().then(|| database.place());
         let mut connection = match (&new_file, dry) {
@@ -27,7 +26,7 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
                 // What cannot be done shall not leave an empty file behind.
                 let mut rehearsal = database.pretend().await?;
                 for table in &tables {
-                    rehearsal.plan(table, options).await.map_err(|error| database.about(table, &error))?;
+                    rehearsal.plan(table, extras).await.map_err(|error| database.about(table, &error))?;
                 }
                 database.connect_or_create().await?
             }
@@ -39,9 +38,9 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
         let mut results = Vec::new();
         for table in &tables {
             let done = if dry {
-                connection.plan(table, options).await
+                connection.plan(table, extras).await
             } else {
-                connection.migrate_up(table, options, |step| announce(call, table, step)).await
+                connection.migrate_up(table, extras, |step| announce(call, table, step)).await
             };
             let plan = done.map_err(|error| database.about(table, &error))?;
             if let (Some(grants), false) = (&grants, dry) {
@@ -59,14 +58,15 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
     })
 }
 
-/// What the table needs for order. What it has it keeps, so that nothing has to be said twice.
-fn options(call: &Call<'_>) -> UpOptions {
+/// What the table is to have beyond what all have: what a relay of this configuration needs, and what order needs. What it has
+/// it keeps, so that nothing has to be said twice.
+fn extras(call: &Call<'_>) -> Extras {
     let ordered = match (call.on("ordered"), call.on("order-index")) {
         (true, _) => Ordered::Writers,
         (false, true) => Ordered::Index,
         (false, false) => Ordered::AsItIs,
     };
-    UpOptions::default().ordered(ordered)
+    Extras { history: call.config.relay.history == History::Move, ordered }
 }
 
 /// One line before each step, so that a long one can be seen to run.
@@ -153,7 +153,19 @@ pub(crate) fn down(call: &Call<'_>) -> Result<Exit, Failure> {
     let tables = named_tables(&call.config)?;
     let database = Database::of(&call.config)?;
     let discard = call.on("discard-unpublished");
-    if !confirmed(&tables, &database, discard, call)? {
+    // What is removed is named before it is: one that is not there says so afterwards.
+    let names = block_on(async {
+        let mut connection = database.connect().await?;
+        let mut names = Vec::new();
+        for table in &tables {
+            names.push(table.to_string());
+            if connection.has_history(table).await.unwrap_or(false) {
+                names.push(format!("{table}_history"));
+            }
+        }
+        Ok::<_, Failure>(names)
+    })?;
+    if !confirmed(&names, &database, discard, call)? {
         say("nothing was changed")?;
         return Ok(Exit::Failed);
     }
@@ -179,15 +191,9 @@ pub(crate) fn down(call: &Call<'_>) -> Result<Exit, Failure> {
     })
 }
 
-fn confirmed(
-    tables: &[TableName],
-    database: &Database,
-    discard: bool,
-    call: &Call<'_>,
-) -> Result<bool, Failure> {
-    let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+fn confirmed(names: &[String], database: &Database, discard: bool, call: &Call<'_>) -> Result<bool, Failure> {
     let lost = if discard { " and events that were not published" } else { "" };
-    let what = format!("{} with its history{lost} @ {}", names.join(", "), database.place());
+    let what = format!("{} with all published events{lost} @ {}", names.join(", "), database.place());
     if !call.json {
         tell(&format!("{what}\n"));
     }
@@ -207,7 +213,7 @@ pub(crate) fn print(call: &Call<'_>) -> Result<Exit, Failure> {
         },
     };
     let grants = grants(call, dialect)?;
-    let (goose, options) = (call.text("format") == Some("goose"), options(call));
+    let goose = call.text("format") == Some("goose");
     let down = call.on("down");
     if goose && (down || tables.len() > 1) {
         let message =
@@ -215,12 +221,14 @@ pub(crate) fn print(call: &Call<'_>) -> Result<Exit, Failure> {
         let next = if down { "leave out --down" } else { "give --table once for each file" };
         return Err(Problem::new(Code::ConfigInvalid, message).next(next).into());
     }
+    let extras = extras(call);
     let print = |table: &TableName| -> Result<String, StoreError> {
-        let grants = grants.as_ref().map(|grants| print_grants(table, grants)).unwrap_or_default();
+        let grants =
+            grants.as_ref().map(|grants| print_grants_with(table, grants, extras)).unwrap_or_default();
         Ok(match (down, goose) {
-            (true, _) => dialect.print_down(table)?,
-            (false, true) => in_goose(dialect.print_up(table, Format::Goose, options)?, &grants),
-            (false, false) => format!("{}{grants}", dialect.print_up(table, Format::Sql, options)?),
+            (true, _) => dialect.print_down(table, extras)?,
+            (false, true) => in_goose(dialect.print_up(table, Format::Goose, extras)?, &grants),
+            (false, false) => format!("{}{grants}", dialect.print_up(table, Format::Sql, extras)?),
         })
     };
     let mut sql = Vec::new();

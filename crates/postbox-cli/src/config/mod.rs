@@ -28,7 +28,7 @@ pub(crate) use layers::{Effective, Env, environment};
 pub(crate) use reference::reference_markdown;
 pub(crate) use route::{Route, Sink};
 pub(crate) use settings::{
-    Claim, Cleaner, General, History, Metrics, OnDead, Ordering, Relay, SETTINGS, Setting, Settings,
+    Claim, Cleaner, General, Metrics, OnDead, Ordering, Relay, SETTINGS, Setting, Settings,
 };
 pub(crate) use show::{json as show_json, text as show_text};
 pub(crate) use text::{Secret, mask, nearest, shown};

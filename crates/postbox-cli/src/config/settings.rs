@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use postbox_core::History;
 use uuid::Uuid;
 
 use super::kind::{self, Choice, DAY_MS, GIB, HOUR_MS, KIB, Kind, LONGEST_MS, Shape};
@@ -166,8 +167,8 @@ settings! {
         tenants: Vec<String> = kind::names(), default "", env "OUTBOX_RELAY_TENANTS", flag "tenants", built &[""];
         /// Shares claims and slots between tenants.
         fair_tenants: bool = kind::switch(), default "false", env "OUTBOX_RELAY_FAIR_TENANTS", flag "fair-tenants", built &["false"];
-        /// What becomes of a published event: kept until its retention ends, moved to `<table>_history`, or deleted.
-        history: History = kind::choice::<History>(), default "keep", env "OUTBOX_RELAY_HISTORY", flag "history", built &["keep"];
+        /// What becomes of a published event: kept until its retention ends, moved to `<table>_history` (which `migrate up --history move` makes), or deleted.
+        history: History = kind::choice::<History>(), default "keep", env "OUTBOX_RELAY_HISTORY", flag "history";
         /// Whether the events of one aggregate are delivered in order.
         ordering: Ordering = kind::choice::<Ordering>(), default "none", env "OUTBOX_RELAY_ORDERING", flag "ordering";
         /// With `ordering = "aggregate"`: whether a dead event blocks its aggregate or is skipped.
@@ -215,17 +216,6 @@ pub(crate) enum Claim {
 impl Choice for Claim {
     const WORDS: &'static [(&'static str, Self)] =
         &[("auto", Self::Auto), ("lease", Self::Lease), ("owner", Self::Owner)];
-}
-
-/// What becomes of a published event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum History {
-    /// It stays until its retention ends.
-    Keep,
-    /// It moves to the history table.
-    Move,
-    /// It is deleted.
-    None,
 }
 
 impl Choice for History {

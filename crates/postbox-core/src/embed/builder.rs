@@ -4,11 +4,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::pool::{Needs, PostboxPool};
+use super::pool::{Needs, PostboxPool, StoreOptions};
 use super::{Cleaning, Postbox};
 use crate::cleaner::Cleaner;
 use crate::dispatcher::Dispatcher;
 use crate::event::{Limits, TenantId};
+use crate::history::History;
 use crate::hook::WriterHook;
 use crate::hot::HotPath;
 use crate::interceptor::EventInterceptor;
@@ -46,6 +47,7 @@ pub struct PostboxBuilder<D, P> {
     relay: RelayBuilder<()>,
     single_active: bool,
     order: Order,
+    history: History,
     hot: Option<HotPath>,
     prefix: String,
     cleaner: Option<Cleanup>,
@@ -89,6 +91,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             relay: RelayBuilder::unbound(),
             single_active: true,
             order: Order::None,
+            history: History::Keep,
             hot: None,
             prefix: "outbox".into(),
             cleaner: Some(Cleanup::default()),
@@ -167,6 +170,13 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
         self
     }
 
+    /// What becomes of the rows of events that were delivered: kept (the default), moved to `<table>_history`, or deleted. With
+    /// the last two an `event_id` that is enqueued again after its event was published is a new event.
+    pub fn history(mut self, history: History) -> Self {
+        self.history = history;
+        self
+    }
+
     /// Replaces the settings of the relay.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.relay = self.relay.settings(settings);
@@ -238,7 +248,9 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             relay = relay.hot(path);
         }
         // Settings and routes first: what is wrong with them, no database can mend.
-        let relay = relay.on(self.pool.store(&table, &settings, self.single_active, self.order)).build()?;
+        let options =
+            StoreOptions { single_active: self.single_active, order: self.order, history: self.history };
+        let relay = relay.on(self.pool.store(&table, &settings, options)).build()?;
         let needs = Needs {
             clean: cleanup.is_some(),
             hot: self.hot.is_some(),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 pub use builder::PostboxBuilder;
-pub use pool::{Needs, PostboxPool};
+pub use pool::{Needs, PostboxPool, StoreOptions};
 
 use crate::cleaner::{Cleaner, Sweep};
 use crate::hot::HotPath;

@@ -3,10 +3,22 @@
 use std::future::Future;
 
 use crate::cleaner::Sweep;
+use crate::history::History;
 use crate::relay::Settings;
 use crate::store::{Order, Store, StoreError};
 use crate::table::TableName;
 use crate::tx::Layout;
+
+/// How the relay of a handle works, as far as that is for its store to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreOptions {
+    /// Whether only one relay works on the table at a time.
+    pub single_active: bool,
+    /// In what order events are delivered.
+    pub order: Order,
+    /// What becomes of the rows of delivered events.
+    pub history: History,
+}
 
 /// A pool on whose database a [`Postbox`](crate::Postbox) can run. `D` marks the driver, as with
 /// [`OutboxTx`](crate::OutboxTx): it is always inferred.
@@ -22,8 +34,7 @@ pub trait PostboxPool<D>: Clone + Send + Sync + 'static {
     type Sweep: Sweep;
 
     /// The relay's side of a table. Nothing is connected yet, and no connection of the pool is kept.
-    fn store(&self, table: &TableName, settings: &Settings, single_active: bool, order: Order)
-    -> Self::Store;
+    fn store(&self, table: &TableName, settings: &Settings, options: StoreOptions) -> Self::Store;
 
     /// The cleaner's side of a table. Nothing is connected yet.
     fn sweep(&self, table: &TableName, settings: &Settings) -> Self::Sweep;

@@ -40,7 +40,7 @@ impl PostboxPool<Memory> for Pool {
     type Store = Shaky;
     type Sweep = Shaky;
 
-    fn store(&self, _: &TableName, _: &Settings, _: bool, _: crate::Order) -> Shaky {
+    fn store(&self, _: &TableName, _: &Settings, _: StoreOptions) -> Shaky {
         Shaky { inner: self.memory.store(), pool: self.clone() }
     }
 

@@ -11,7 +11,7 @@ use super::memory::{Memory, MemoryOutbox, Row, State, Table};
 use super::order::Lines;
 use crate::cleaner::{Sweep, SweepRequest, Swept};
 use crate::dispatcher::{Delivery, Meta};
-use crate::embed::{Needs, PostboxPool};
+use crate::embed::{Needs, PostboxPool, StoreOptions};
 use crate::relay::Settings;
 use crate::store::{
     Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Order, Settled, Settlement, Standing, Store,
@@ -191,9 +191,10 @@ impl PostboxPool<Memory> for MemoryOutbox {
     type Store = MemoryStore;
     type Sweep = MemoryStore;
 
-    fn store(&self, _: &TableName, _: &Settings, _: bool, order: Order) -> MemoryStore {
+    /// Whoever looks at this table wants to see all of it: everything is kept.
+    fn store(&self, _: &TableName, _: &Settings, options: StoreOptions) -> MemoryStore {
         let mut store = MemoryOutbox::store(self);
-        store.0.order = order;
+        store.0.order = options.order;
         store
     }
 

@@ -37,6 +37,14 @@ impl AnyAdmin {
         each!(self, admin => admin.layout().await)
     }
 
+    /// Whether the table has a history that published events can be moved to.
+    ///
+    /// # Errors
+    /// As [`layout`](Self::layout).
+    pub async fn has_history(&self) -> Result<bool, StoreError> {
+        each!(self, admin => admin.has_history().await)
+    }
+
     /// Stops delivery of the table, in every relay, until [`resume`](Self::resume). Answers whether it was running.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 use postbox_core::{Code, EnqueueError, IntoRecord, Outbox, Receipt, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
 
-use crate::plan::{Plan, Step};
-use crate::postgres::migrate::{Grants, UpOptions};
+use crate::plan::{Extras, Plan, Step};
+use crate::postgres::migrate::Grants;
 use crate::{postgres, sqlite};
 
 /// An open connection.
@@ -30,10 +30,10 @@ impl AnyConnection {
     ///
     /// # Errors
     /// When the table exists with other columns, or the database fails.
-    pub async fn plan(&mut self, table: &TableName, options: UpOptions) -> Result<Plan, StoreError> {
+    pub async fn plan(&mut self, table: &TableName, extras: Extras) -> Result<Plan, StoreError> {
         match &mut self.0 {
-            Kind::Postgres(connection) => postgres::migrate::plan_with(connection, table, options).await,
-            Kind::Sqlite(connection) => sqlite::migrate::plan(connection, table).await,
+            Kind::Postgres(connection) => postgres::migrate::plan_with(connection, table, extras).await,
+            Kind::Sqlite(connection) => sqlite::migrate::plan_with(connection, table, extras).await,
         }
     }
 
@@ -44,14 +44,14 @@ impl AnyConnection {
     pub async fn migrate_up(
         &mut self,
         table: &TableName,
-        options: UpOptions,
+        extras: Extras,
         progress: impl FnMut(&Step),
     ) -> Result<Plan, StoreError> {
         match &mut self.0 {
             Kind::Postgres(connection) => {
-                postgres::migrate::up_with(connection, table, options, progress).await
+                postgres::migrate::up_with(connection, table, extras, progress).await
             }
-            Kind::Sqlite(connection) => sqlite::migrate::up(connection, table, progress).await,
+            Kind::Sqlite(connection) => sqlite::migrate::up_with(connection, table, extras, progress).await,
         }
     }
 
@@ -72,14 +72,30 @@ impl AnyConnection {
         }
     }
 
-    /// Gives roles what they need of a table.
+    /// Whether the table has a history that is ours: what is removed with it.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn has_history(&mut self, table: &TableName) -> Result<bool, StoreError> {
+        match &mut self.0 {
+            Kind::Postgres(connection) => postgres::migrate::has_history(connection, table).await,
+            Kind::Sqlite(connection) => sqlite::migrate::has_history(connection, table).await,
+        }
+    }
+
+    /// Gives roles what they need of a table, and of its history if it has one.
     ///
     /// # Errors
     /// When a role does not exist, or the database has none.
     pub async fn grant(&mut self, table: &TableName, grants: &Grants) -> Result<(), StoreError> {
         match &mut self.0 {
             Kind::Postgres(connection) => {
-                let sql = postgres::migrate::print_grants(table, grants);
+                let history = postgres::migrate::has_history(connection, table).await?;
+                let sql = postgres::migrate::print_grants_with(
+                    table,
+                    grants,
+                    Extras { history, ..Extras::default() },
+                );
                 let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await;
                 done.map(drop).map_err(postgres::classify)
             }

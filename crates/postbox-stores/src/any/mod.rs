@@ -11,13 +11,13 @@ mod store;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use postbox_core::{Code, Order, StoreError, StoreErrorKind, TableName};
+use postbox_core::{Code, History, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
+pub use crate::plan::Extras;
 pub use crate::postgres::Strategy;
-use crate::postgres::migrate::UpOptions;
 use crate::postgres::{self, PgAdmin, PgStore};
 use crate::print::Format;
 use crate::sqlite::{self, SqliteAdmin, SqliteStore};
@@ -61,6 +61,8 @@ pub struct StoreSettings {
     pub strategy: Strategy,
     /// In what order events are delivered.
     pub order: Order,
+    /// What becomes of the rows of delivered events.
+    pub history: History,
 }
 
 impl AnyDatabase {
@@ -228,7 +230,7 @@ impl AnyDatabase {
 
     /// A table for a relay; connects when it is opened.
     pub fn store(&self, table: &TableName, settings: StoreSettings) -> AnyStore {
-        let StoreSettings { single_active, name, leader_ttl, strategy, order } = settings;
+        let StoreSettings { single_active, name, leader_ttl, strategy, order, history } = settings;
         match &self.0 {
             Kind::Postgres { options, direct } => {
                 let mut store = PgStore::builder(options.as_ref().clone(), table.clone())
@@ -236,7 +238,8 @@ impl AnyDatabase {
                     .name(name)
                     .leader_ttl(leader_ttl)
                     .strategy(strategy)
-                    .order(order);
+                    .order(order)
+                    .history(history);
                 if let Some(direct) = direct {
                     store = store.direct(direct.as_ref().clone());
                 }
@@ -244,7 +247,8 @@ impl AnyDatabase {
             }
             Kind::Sqlite(options) => {
                 let store = SqliteStore::builder(options.as_ref().clone(), table.clone());
-                let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl).order(order);
+                let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
+                let store = store.order(order).history(history);
                 AnyStore::Sqlite(store.build())
             }
         }
@@ -256,15 +260,10 @@ impl Dialect {
     ///
     /// # Errors
     /// When the table's name does not fit the database.
-    pub fn print_up(
-        self,
-        table: &TableName,
-        format: Format,
-        options: UpOptions,
-    ) -> Result<String, StoreError> {
+    pub fn print_up(self, table: &TableName, format: Format, extras: Extras) -> Result<String, StoreError> {
         match self {
-            Self::Postgres => Ok(postgres::migrate::print_up_with(table, format, options)),
-            Self::Sqlite => sqlite::migrate::print_up(table, format),
+            Self::Postgres => Ok(postgres::migrate::print_up_with(table, format, extras)),
+            Self::Sqlite => sqlite::migrate::print_up_with(table, format, extras),
         }
     }
 
@@ -272,10 +271,10 @@ impl Dialect {
     ///
     /// # Errors
     /// As [`print_up`](Self::print_up).
-    pub fn print_down(self, table: &TableName) -> Result<String, StoreError> {
+    pub fn print_down(self, table: &TableName, extras: Extras) -> Result<String, StoreError> {
         match self {
-            Self::Postgres => Ok(postgres::migrate::print_down(table)),
-            Self::Sqlite => sqlite::migrate::print_down(table),
+            Self::Postgres => Ok(postgres::migrate::print_down_with(table, extras)),
+            Self::Sqlite => sqlite::migrate::print_down_with(table, extras),
         }
     }
 }

@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use tokio::sync::OnceCell;
 
 use super::error::classify;
+use super::history::HistoryShape;
 use super::order::{TableOrder, with_strands};
 use super::schema::TableShape;
 use crate::table::Template;
@@ -32,9 +33,12 @@ pub struct PgAdmin {
 pub(super) struct Looked {
     pub(super) layout: Layout,
     pub(super) key: String,
+    pub(super) name: TableName,
     pub(super) template: Template,
     pending_index: String,
     pub(super) order: TableOrder,
+    /// Where published events were moved to, if they were.
+    pub(super) history: Option<HistoryShape>,
 }
 
 impl PgAdmin {
@@ -85,6 +89,14 @@ impl PgAdmin {
         Ok(self.looked().await?.layout)
     }
 
+    /// Whether the table has a history that published events can be moved to.
+    ///
+    /// # Errors
+    /// As [`layout`](Self::layout).
+    pub async fn has_history(&self) -> Result<bool, StoreError> {
+        Ok(self.looked().await?.history.is_some())
+    }
+
     pub(super) async fn looked(&self) -> Result<&Looked, StoreError> {
         self.looked
             .get_or_try_init(|| async {
@@ -132,9 +144,14 @@ impl PgAdmin {
                         .with("aggregate_id", "NULL::text")
                         .with("revive", ""),
                 };
+                let history = match layout {
+                    Layout::Full => HistoryShape::find(&mut connection, &shape.name).await.map_err(classify)?,
+                    Layout::Bare => None,
+                };
                 let index = format!("{}_pending_by_available", shape.name.table());
                 let pending_index = shape.name.quoted_sibling(&index, '"');
-                Ok(Looked { layout, key: shape.name.to_string(), template, pending_index, order })
+                let key = shape.name.to_string();
+                Ok(Looked { layout, key, template, pending_index, order, name: shape.name, history })
             })
             .await
     }
@@ -211,9 +228,10 @@ impl Inspect for PgAdmin {
     async fn counts(&self) -> Result<TableCounts, StoreError> {
         let looked = self.looked().await?;
         // A bare table may lack the index by time of publication.
-        let rate = match looked.layout {
-            Layout::Full => include_str!("sql/rate.sql"),
-            Layout::Bare => "NULL::float8",
+        let rate = match (looked.layout, &looked.history) {
+            (Layout::Full, None) => include_str!("sql/rate.sql"),
+            (Layout::Full, Some(_)) => include_str!("sql/rate_history.sql"),
+            (Layout::Bare, _) => "NULL::float8",
         };
         let blocked = if looked.order.indexed { include_str!("sql/blocked.sql") } else { "0::bigint" };
         let sql = include_str!("sql/counts.sql").replace("{{rate}}", rate).replace("{{blocked}}", blocked);
@@ -280,7 +298,10 @@ impl Sweep for PgAdmin {
 
     async fn sweep(&self, request: &SweepRequest) -> Result<Swept, StoreError> {
         let looked = self.looked().await?;
-        let sql = looked.template.fill(include_str!("sql/sweep.sql"));
+        let sql = looked.template.fill(match looked.history {
+            Some(_) => include_str!("sql/sweep_history.sql"),
+            None => include_str!("sql/sweep.sql"),
+        });
         let row = sqlx::query(AssertSqlSafe(sql))
             .bind(super::store::fnv1a(&format!("outbox-cleaner:{}", looked.key)))
             .bind(request.retention.as_secs_f64())
@@ -297,11 +318,18 @@ impl Sweep for PgAdmin {
 
 impl SweepCount for PgAdmin {
     async fn due(&self, request: &SweepRequest) -> Result<Due, StoreError> {
-        let sql = self.looked().await?.template.fill(
-            "SELECT (SELECT count(*) FROM {{table}} WHERE published_at < now() - make_interval(secs => $1)),
+        let looked = self.looked().await?;
+        let moved = match looked.history {
+            Some(_) => {
+                " + (SELECT count(*) FROM {{history}} WHERE published_at < now() - make_interval(secs => $1))"
+            }
+            None => "",
+        };
+        let sql =
+            "SELECT (SELECT count(*) FROM {{table}} WHERE published_at < now() - make_interval(secs => $1)){{moved}},
                     (SELECT count(*) FROM {{table}} t
-                     WHERE {{dead}} AND {{dead_since}} < now() - make_interval(secs => $2) AND {{holds_nobody}})",
-        );
+                     WHERE {{dead}} AND {{dead_since}} < now() - make_interval(secs => $2) AND {{holds_nobody}})";
+        let sql = looked.template.fill(&sql.replace("{{moved}}", moved));
         let query = sqlx::query(AssertSqlSafe(sql))
             .bind(request.retention.as_secs_f64())
             .bind(request.dead_retention.map(|retention| retention.as_secs_f64()));

@@ -1,6 +1,7 @@
 //! The events of a table for people. There is no index by sequence (it would cost every event): what is looked at is
 //! taken from the ends of the indexes that there are, and put in order of sequence afterwards.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use postbox_core::{
@@ -15,6 +16,7 @@ use uuid::Uuid;
 
 use super::admin::{Looked, PgAdmin, audit};
 use super::error::classify;
+use super::history::HistoryShape;
 use crate::audit::described;
 
 /// The columns of an [`EventSummary`], in the order of [`summary`]. No payload: not everybody may read it.
@@ -26,7 +28,7 @@ const SUMMARY: &str =
 /// What a replay does to a row.
 const REVIVE: &str = "attempts = 0, available_at = now(), locked_at = NULL, last_error = NULL{{revive}}";
 
-const BETWEEN: &str = "published_at >= $1 AND published_at < $2 AND ($3::text IS NULL OR topic = $3) ORDER BY published_at, sequence";
+const BETWEEN: &str = "published_at >= $1 AND published_at < $2 AND ($3::text IS NULL OR topic = $3)";
 
 type Bound<'q> = Query<'q, Postgres, PgArguments>;
 
@@ -99,21 +101,32 @@ fn list_sql(looked: &Looked, request: &ListRequest) -> String {
     let columns = format!(
         "event_id, sequence, tenant_id, topic, attempts, created_at, available_at, published_at, locked_at, last_error{columns}"
     );
-    let bounded = |(at, (condition, down, up)): (usize, &Branch)| {
+    let bounded = |at: usize, table: &str, (condition, down, up): &Branch, and: &str| {
         let order = if newest { down } else { up };
         format!(
-            "(SELECT {at} AS branch, {columns} FROM {{{{table}}}} WHERE {condition}{tenant} ORDER BY {order} LIMIT $9)"
+            "(SELECT {at} AS branch, {columns} FROM {table} WHERE {condition}{and} ORDER BY {order} LIMIT $9)"
         )
     };
+    let sent = matches!(request.filter.status, None | Some(EventStatus::Sent));
+    let moved = looked.history.is_some() && sent;
     let whole = |(condition, ..): &Branch| format!("({condition})");
     let (seen, met) = if request.depth.is_some() {
-        let all: Vec<String> = branches.iter().enumerate().map(bounded).collect();
+        let one = |(at, branch): (usize, &Branch)| bounded(at, "{{table}}", branch, tenant);
+        let mut all: Vec<String> = branches.iter().enumerate().map(one).collect();
+        if moved {
+            // No index by tenant there: the filter finds what is a tenant's among the rest.
+            all.push(bounded(branches.len(), "{{history}}", &SENT, ""));
+        }
         let met = "SELECT coalesce(max(n), 0) >= $9 FROM (SELECT count(*) AS n FROM seen GROUP BY branch) AS brought";
         (format!("MATERIALIZED ({})", all.join(" UNION ALL ")), met)
     } else {
         let all: Vec<String> = branches.iter().map(whole).collect();
         let all = all.join(" OR ");
-        (format!("NOT MATERIALIZED (SELECT {columns} FROM {{{{table}}}} WHERE {all})"), "SELECT false")
+        let mut seen = format!("SELECT {columns} FROM {{{{table}}}} WHERE {all}");
+        if moved {
+            seen = format!("{seen} UNION ALL SELECT {columns} FROM {{{{history}}}}");
+        }
+        (format!("NOT MATERIALIZED ({seen})"), "SELECT false")
     };
     let (compare, order) = if newest { ("<", "DESC") } else { (">", "ASC") };
     fill(
@@ -191,7 +204,22 @@ fn uuids(events: &[EventId]) -> Vec<Uuid> {
     events.iter().map(|event| event.0).collect()
 }
 
+/// What has become of events, `$1`.
+const STATUSES: &str = "SELECT event_id, {{status}} FROM {{table}} WHERE event_id = ANY ($1::uuid[])";
+
 impl PgAdmin {
+    async fn statuses_by(
+        &self,
+        looked: &Looked,
+        sql: &str,
+        events: &[EventId],
+    ) -> Result<Vec<(EventId, EventStatus)>, StoreError> {
+        let query = sqlx::query(AssertSqlSafe(fill(looked, sql))).bind(uuids(events));
+        let rows = query.fetch_all(&self.pool).await.map_err(classify)?;
+        let read = |row: &PgRow| Ok((EventId(row.try_get(0)?), parse_status(&row.try_get::<String, _>(1)?)?));
+        rows.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(classify)
+    }
+
     /// One change of rows with its line in the audit log, in one transaction; answers the events.
     async fn change(
         &self,
@@ -202,6 +230,11 @@ impl PgAdmin {
     ) -> Result<Vec<EventId>, StoreError> {
         let looked = self.looked().await?;
         let mut tx = self.pool.begin().await.map_err(classify)?;
+        if looked.history.is_some() {
+            // For a trigger that draws sequences: what comes back has one.
+            let keep = sqlx::query("SELECT set_config('postbox.keep_sequence', 'on', true)");
+            keep.execute(&mut *tx).await.map_err(classify)?;
+        }
         let rows = query.fetch_all(&mut *tx).await.map_err(classify)?;
         let events: Result<Vec<EventId>, sqlx::Error> =
             rows.iter().map(|row| Ok(EventId(row.try_get(0)?))).collect();
@@ -270,36 +303,57 @@ impl Browse for PgAdmin {
             (true, Layout::Full) => ", payload::text, payload_raw, metadata::text",
             (true, Layout::Bare) => ", payload::text, NULL::bytea, NULL::text",
         };
-        let sql = format!(
-            "SELECT {{{{summary}}}}, {{{{time(locked_at)}}}}, {columns}{content} FROM {{{{table}}}} WHERE event_id = $1"
-        );
-        let query = sqlx::query(AssertSqlSafe(fill(looked, &sql))).bind(event.0).persistent(false);
+        let sql = format!("SELECT {{{{summary}}}}, {{{{time(locked_at)}}}}, {columns}{content} FROM");
+        let mut all = format!("{sql} {{{{table}}}} WHERE event_id = $1");
+        if looked.history.is_some() {
+            // There is no index for it: the history is only read if the table does not have it. The latest of several.
+            let elsewhere = "NOT EXISTS (SELECT 1 FROM {{table}} WHERE event_id = $1)";
+            all = format!(
+                "{all} UNION ALL {sql} {{{{history}}}} WHERE event_id = $1 AND {elsewhere} ORDER BY published DESC LIMIT 1"
+            );
+        }
+        let query = sqlx::query(AssertSqlSafe(fill(looked, &all))).bind(event.0).persistent(false);
         let row = query.fetch_optional(&self.pool).await.map_err(classify)?;
         row.map(|row| detail(&row, with_content)).transpose().map_err(classify)
     }
 
     async fn statuses(&self, events: &[EventId]) -> Result<Vec<(EventId, EventStatus)>, StoreError> {
-        let sql = fill(
-            self.looked().await?,
-            "SELECT event_id, {{status}} FROM {{table}} WHERE event_id = ANY ($1::uuid[])",
-        );
-        let query = sqlx::query(AssertSqlSafe(sql)).bind(uuids(events));
-        let rows = query.fetch_all(&self.pool).await.map_err(classify)?;
-        let read = |row: &PgRow| Ok((EventId(row.try_get(0)?), parse_status(&row.try_get::<String, _>(1)?)?));
-        rows.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(classify)
+        let looked = self.looked().await?;
+        if looked.history.is_none() {
+            return self.statuses_by(looked, STATUSES, events).await;
+        }
+        // There is no index for it. Who asks mostly asks about what was just published.
+        let with = |moved: &str| {
+            format!(
+                "{STATUSES} UNION ALL SELECT DISTINCT event_id, 'SENT' FROM {moved} m WHERE event_id = ANY ($1::uuid[])
+                 AND NOT EXISTS (SELECT 1 FROM {{{{table}}}} t WHERE t.event_id = m.event_id)"
+            )
+        };
+        let latest =
+            "(SELECT event_id FROM {{history}} ORDER BY published_at DESC, sequence DESC LIMIT 20000)";
+        let mut found = self.statuses_by(looked, &with(latest), events).await?;
+        let known: HashSet<EventId> = found.iter().map(|(event, _)| *event).collect();
+        let rest: Vec<EventId> = events.iter().filter(|event| !known.contains(event)).copied().collect();
+        if !rest.is_empty() {
+            found.extend(self.statuses_by(looked, &with("{{history}}"), &rest).await?);
+        }
+        Ok(found)
     }
 
     async fn count_published(&self, which: &Published) -> Result<u64, StoreError> {
         let looked = self.looked().await?;
-        let sql = match which {
-            Published::Events { .. } => {
-                "SELECT count(*) FROM {{table}} WHERE event_id = ANY ($1::uuid[]) AND published_at IS NOT NULL"
-            }
-            Published::Between { .. } => {
-                "SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {{between}}) AS found"
-            }
+        let condition = match which {
+            Published::Events { .. } => "event_id = ANY ($1::uuid[]) AND published_at IS NOT NULL",
+            Published::Between { .. } => "{{between}}",
         };
-        let query = bind_published(AssertSqlSafe(fill(looked, sql)), which);
+        let count = |table: &str| {
+            format!("(SELECT count(*) FROM (SELECT 1 FROM {table} WHERE {condition}) AS found)")
+        };
+        let mut sql = format!("SELECT {}", count("{{table}}"));
+        if looked.history.is_some() {
+            sql = format!("{sql} + {}", count("{{history}}"));
+        }
+        let query = bind_published(AssertSqlSafe(fill(looked, &sql)), which);
         let row = query.fetch_one(&self.pool).await.map_err(classify)?;
         Ok(u64::try_from(row.try_get::<i64, _>(0).map_err(classify)?).unwrap_or(0))
     }
@@ -312,19 +366,19 @@ impl Browse for PgAdmin {
     ) -> Result<Vec<EventId>, StoreError> {
         let looked = self.looked().await?;
         let (chosen, limit_place) = match which {
-            Published::Events { .. } => (
-                "event_id = ANY ($1::uuid[]) AND published_at IS NOT NULL ORDER BY published_at, sequence",
-                "$2",
-            ),
+            Published::Events { .. } => ("event_id = ANY ($1::uuid[]) AND published_at IS NOT NULL", "$2"),
             Published::Between { .. } => ("{{between}}", "$4"),
         };
         let done = if looked.layout == Layout::Full { ", sinks_done = NULL" } else { "" };
-        let sql = format!(
+        let sql = match &looked.history {
+            Some(history) => replay_sql(looked, history, chosen, limit_place),
+            None => format!(
             "WITH chosen AS MATERIALIZED (
-                SELECT id FROM {{{{table}}}} WHERE {chosen} LIMIT {limit_place} FOR UPDATE SKIP LOCKED)
+                SELECT id FROM {{{{table}}}} WHERE {chosen} ORDER BY published_at, sequence LIMIT {limit_place} FOR UPDATE SKIP LOCKED)
              UPDATE {{{{table}}}} SET {{{{set}}}}, published_at = NULL{done} WHERE id IN (SELECT id FROM chosen)
              RETURNING event_id"
-        );
+            ),
+        };
         let query = bind_published(AssertSqlSafe(fill(looked, &sql)), which).bind(i64::from(limit));
         let what = match which {
             Published::Events { event_ids } => described(event_ids),
@@ -355,6 +409,35 @@ impl Browse for PgAdmin {
         let query = sqlx::query(AssertSqlSafe(sql)).bind(uuids(events));
         self.change(query, "discard", &described(events), who).await
     }
+}
+
+/// The replay of a table with a history: the oldest of both, in one statement. Those of the history come back into the table,
+/// and only what has arrived there leaves: an event that was enqueued again meanwhile stays where it is. They keep their
+/// sequence also where a trigger would draw a new one.
+fn replay_sql(looked: &Looked, history: &HistoryShape, condition: &str, limit: &str) -> String {
+    let back = history.come_back(&looked.name, "m.id IN (SELECT id FROM chosen WHERE was_moved)");
+    format!(
+        "WITH kept AS MATERIALIZED (
+            SELECT id, published_at, sequence FROM {{{{table}}}} WHERE {condition}
+            ORDER BY published_at, sequence LIMIT {limit} FOR UPDATE SKIP LOCKED
+        ), moved AS MATERIALIZED (
+            SELECT h.*, h.ctid AS place FROM {{{{history}}}} h
+            WHERE {condition} AND NOT EXISTS (SELECT 1 FROM {{{{table}}}} t WHERE t.event_id = h.event_id)
+            ORDER BY published_at, sequence LIMIT {limit} FOR UPDATE OF h SKIP LOCKED
+        ), chosen AS MATERIALIZED (
+            SELECT id, false AS was_moved, published_at, sequence FROM kept
+            UNION ALL SELECT id, true, published_at, sequence FROM moved
+            ORDER BY 3, 4 LIMIT {limit}
+        ), revived AS (
+            UPDATE {{{{table}}}} SET {{{{set}}}}, published_at = NULL, sinks_done = NULL
+            WHERE id IN (SELECT id FROM chosen WHERE NOT was_moved) RETURNING event_id
+        ), back AS (
+            {back} RETURNING id, event_id
+        ), left_behind AS (
+            DELETE FROM {{{{history}}}} WHERE ctid = ANY (ARRAY(SELECT m.place FROM moved m JOIN back ON back.id = m.id))
+        )
+        SELECT event_id FROM revived UNION ALL SELECT event_id FROM back"
+    )
 }
 
 fn bind_published(sql: AssertSqlSafe<String>, which: &Published) -> Bound<'_> {

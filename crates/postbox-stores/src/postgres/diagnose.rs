@@ -8,6 +8,7 @@ use sqlx::{PgConnection, Row as _};
 
 use super::admin::PgAdmin;
 use super::error::classify;
+use super::history::{HistoryShape, name_of};
 use super::migrate::{StepLock, plan};
 use super::order::TableOrder;
 use super::schema::TableShape;
@@ -158,8 +159,18 @@ async fn structure(pool: &PgPool, table: &TableName) -> Result<Vec<Finding>, Sto
     findings.push(Finding::good("layout", "all columns are there"));
     let order = TableOrder::read(&mut connection, &shape).await?;
     findings.push(Finding::good("order", order.in_words()));
+    findings.extend(history(&mut connection, table).await?);
     findings.extend(drift(&mut connection, table, &migrate).await);
     Ok(findings)
+}
+
+/// What stands where the history would be.
+async fn history(connection: &mut PgConnection, table: &TableName) -> Result<Option<Finding>, StoreError> {
+    let Some(found) = HistoryShape::read(connection, table).await.map_err(classify)? else { return Ok(None) };
+    Ok(Some(match found.check() {
+        Ok(()) => Finding::good("history", format!("{} is there", name_of(table))),
+        Err(error) => Finding::doubtful("history", error.message(), "rename it, if events are to be moved"),
+    }))
 }
 
 /// What `migrate up` would do. An index that is missing or unfinished makes every claim, count or clean read the whole

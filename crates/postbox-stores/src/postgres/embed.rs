@@ -1,7 +1,7 @@
 //! What a [`Postbox`](postbox_core::Postbox) needs of a `PgPool`, looked at before anything is started.
 
-use postbox_core::embed::Needs;
-use postbox_core::{Code, Layout, Order, PostboxPool, Settings, StoreError, StoreErrorKind, TableName};
+use postbox_core::embed::{Needs, StoreOptions};
+use postbox_core::{Code, Layout, PostboxPool, Settings, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 
 use super::error::classify;
@@ -13,10 +13,14 @@ impl PostboxPool<SqlxPostgres> for PgPool {
     type Store = PgStore;
     type Sweep = PgAdmin;
 
-    fn store(&self, table: &TableName, settings: &Settings, single_active: bool, order: Order) -> PgStore {
-        let options = (*self.connect_options()).clone();
-        let store = PgStore::builder(options, table.clone()).single_active(single_active);
-        store.name(&*settings.name).order(order).build()
+    fn store(&self, table: &TableName, settings: &Settings, options: StoreOptions) -> PgStore {
+        let StoreOptions { single_active, order, history } = options;
+        PgStore::builder((*self.connect_options()).clone(), table.clone())
+            .single_active(single_active)
+            .order(order)
+            .history(history)
+            .name(&*settings.name)
+            .build()
     }
 
     fn sweep(&self, table: &TableName, settings: &Settings) -> PgAdmin {

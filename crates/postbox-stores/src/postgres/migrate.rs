@@ -5,15 +5,17 @@
 //! existing tables are built concurrently.
 
 mod apply;
-mod options;
+mod history;
 mod plan;
 mod print;
 
-pub use crate::plan::{Plan, Step, StepLock};
+pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
 pub use apply::{down, up, up_with};
-pub use options::{Ordered, UpOptions};
+pub use history::has_history;
 pub use plan::{plan, plan_with};
-pub use print::{Format, Grants, print_down, print_grants, print_up, print_up_with};
+pub use print::{
+    Format, Grants, print_down, print_down_with, print_grants, print_grants_with, print_up, print_up_with,
+};
 
 use postbox_core::TableName;
 

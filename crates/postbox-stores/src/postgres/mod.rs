@@ -11,6 +11,7 @@ mod dead;
 mod diagnose;
 mod embed;
 mod error;
+mod history;
 mod leader;
 mod link;
 pub mod migrate;

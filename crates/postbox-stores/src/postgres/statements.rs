@@ -2,6 +2,7 @@
 
 use postbox_core::Layout;
 
+use super::history::Sent;
 use super::schema::TableShape;
 use crate::table::Template;
 
@@ -56,7 +57,7 @@ pub(super) fn mine(relay: &str) -> String {
 const EXPIRED: &str = "locked_at < now() - make_interval(secs => $5)";
 
 impl Statements {
-    pub(super) fn new(shape: &TableShape) -> Self {
+    pub(super) fn new(shape: &TableShape, sent: &Sent) -> Self {
         let column = |name: &str| {
             let there = shape.columns.contains_key(name);
             if there { format!("c.{name}") } else { "NULL::text".to_owned() }
@@ -83,6 +84,16 @@ impl Statements {
                 .with("wanted", wanted)
                 .fill(claim_sql)
         };
+        // Whether delivered rows stay, as the first statement has it, or not, as the second.
+        let settles = |stay: &str, go: &str| match sent {
+            Sent::Kept => base.fill(stay),
+            Sent::Moved(history) => base
+                .clone()
+                .with("gone", "t.*, s.attempts AS settled_attempts")
+                .with("arrive", history.arrive(&shape.name))
+                .fill(go),
+            Sent::Deleted => base.clone().with("gone", "t.id").with("arrive", "SELECT id FROM gone").fill(go),
+        };
         let own = |unlocked: &str, topics: &str| {
             let base = base.clone().with("unlocked", unlocked).with("topics", topics);
             base.fill(include_str!("sql/own.sql"))
@@ -90,8 +101,11 @@ impl Statements {
         let own = full.then(|| Own {
             waiting: own(&format!("(locked_at IS NULL OR {EXPIRED})"), "topic <> ALL ($6)"),
             probe: own("locked_at IS NULL AND $5::float8 IS NOT NULL", "topic = ANY ($6)"),
-            settle: base.fill(include_str!("sql/own_settle.sql")),
-            settle_delivered: base.fill(include_str!("sql/own_settle_delivered.sql")),
+            settle: settles(include_str!("sql/own_settle.sql"), include_str!("sql/own_gone.sql")),
+            settle_delivered: settles(
+                include_str!("sql/own_settle_delivered.sql"),
+                include_str!("sql/own_gone_delivered.sql"),
+            ),
             journal: base.fill(
                 "UPDATE {{relay}} SET win = $4::text::int8multirange, win_from = $5, win_to = $6,
                         expires_at = clock_timestamp() + make_interval(secs => $7)
@@ -113,8 +127,14 @@ impl Statements {
             claim_suspect: claim(EXPIRED, "topic <> ALL ($6)", "suspect"),
             // The lease's seconds have no use here, but every statement takes the same parameters.
             claim_probe: claim("locked_at IS NULL AND $5::float8 IS NOT NULL", "topic = ANY ($6)", "NOT suspect"),
-            settle_delivered: full.then(|| base.fill(include_str!("sql/settle_delivered.sql"))),
-            settle: either(include_str!("sql/settle_bare.sql"), include_str!("sql/settle.sql")),
+            settle_delivered: full.then(|| {
+                settles(include_str!("sql/settle_delivered.sql"), include_str!("sql/gone_delivered.sql"))
+            }),
+            settle: if full {
+                settles(include_str!("sql/settle.sql"), include_str!("sql/gone.sql"))
+            } else {
+                base.fill(include_str!("sql/settle_bare.sql"))
+            },
             extend: either(include_str!("sql/extend_bare.sql"), include_str!("sql/extend.sql")),
             release_token: base.fill(
                 "UPDATE {{table}} SET locked_at = NULL, locked_by = NULL, attempts = greatest(attempts - 1, 0)

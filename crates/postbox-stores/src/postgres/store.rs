@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
-use postbox_core::{Code, Layout, Order, StoreError, StoreErrorKind, TableName};
+use postbox_core::{Code, History, Layout, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPool, PgRow};
 use sqlx::query::{Query, QueryScalar};
 use sqlx::{AssertSqlSafe, FromRow, PgConnection, Postgres, Row as _};
@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use super::claim::ClaimState;
 use super::error::{classify, sqlstate, within};
+use super::history::Sent;
 use super::link::{Link, OPERATION_LIMIT};
 use super::order::TableOrder;
 use super::ordered::OrderedClaims;
@@ -41,6 +42,7 @@ pub(super) struct Inner {
     pub(super) single_active: bool,
     strategy: Strategy,
     pub(super) order: Order,
+    history: History,
     pub(super) window: std::sync::Mutex<Window>,
     strands: std::sync::Mutex<InFlight>,
     /// Something was settled: strands that were in flight may go on.
@@ -99,6 +101,7 @@ pub struct PgStoreBuilder {
     single_active: bool,
     strategy: Strategy,
     order: Order,
+    history: History,
     name: String,
     leader_ttl: Duration,
 }
@@ -107,6 +110,12 @@ impl PgStoreBuilder {
     /// How rows are claimed.
     pub fn strategy(mut self, strategy: Strategy) -> Self {
         self.strategy = strategy;
+        self
+    }
+
+    /// What becomes of the rows of events that were delivered (they are kept). All relays of a table should do the same.
+    pub fn history(mut self, history: History) -> Self {
+        self.history = history;
         self
     }
 
@@ -155,6 +164,7 @@ impl PgStoreBuilder {
             single_active: self.single_active,
             strategy: self.strategy,
             order: self.order,
+            history: self.history,
             window: std::sync::Mutex::default(),
             strands: std::sync::Mutex::default(),
             settled: Notify::new(),
@@ -180,6 +190,7 @@ impl PgStore {
             single_active: true,
             strategy: Strategy::Auto,
             order: Order::None,
+            history: History::Keep,
             name,
             leader_ttl: LEADER_TTL,
         }
@@ -247,6 +258,7 @@ impl Inner {
                 Some(OrderedClaims::new(&shape, on_dead))
             }
         };
+        let sent = Sent::look(&mut settles.connection, &shape, self.history).await?;
         settles.keep().await?;
         if pooled {
             if layout == Layout::Bare && self.single_active {
@@ -264,7 +276,8 @@ impl Inner {
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
         let owns = self.strategy.owns(&key, layout, self.single_active)?;
-        let opened = Opened { statements: Statements::new(&shape), layout, ordered, owns, pooled, key, lock };
+        let opened =
+            Opened { statements: Statements::new(&shape, &sent), layout, ordered, owns, pooled, key, lock };
         if layout == Layout::Full {
             let mut link = self.settles.take().await?;
             self.check_others(&mut link.connection, &opened).await?;

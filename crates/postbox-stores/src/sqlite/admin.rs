@@ -13,6 +13,7 @@ use tokio::sync::OnceCell;
 
 use super::clock::{from_micros, now, span};
 use super::error::{classify, within};
+use super::history::HistoryShape;
 use super::link::{Link, Taken};
 use super::patience::OPERATION_LIMIT;
 use super::schema::{TableShape, in_main, names};
@@ -41,6 +42,8 @@ pub(super) struct Inner {
 pub(super) struct Looked {
     pub(super) key: String,
     pub(super) template: Template,
+    /// Where published events were moved to, if they were.
+    pub(super) history: Option<HistoryShape>,
 }
 
 impl SqliteAdmin {
@@ -67,6 +70,14 @@ impl SqliteAdmin {
     pub async fn layout(&self) -> Result<Layout, StoreError> {
         self.0.looked().await?;
         Ok(Layout::Full)
+    }
+
+    /// Whether the table has a history that published events can be moved to.
+    ///
+    /// # Errors
+    /// As [`layout`](Self::layout).
+    pub async fn has_history(&self) -> Result<bool, StoreError> {
+        Ok(self.0.looked().await?.history.is_some())
     }
 
     /// Stops delivery of the table, in every relay, until [`resume`](Self::resume). Outlives restarts. Answers
@@ -116,8 +127,9 @@ impl Inner {
                 link.file().await?;
                 TableShape::expect(&mut link.connection, &table).await?;
                 let template = names(&mut link.connection, &table).await?;
+                let history = HistoryShape::find(&mut link.connection, &table).await.map_err(classify)?;
                 link.keep();
-                Ok(Looked { key: table.to_string(), template })
+                Ok(Looked { key: table.to_string(), template, history })
             })
             .await
     }
@@ -155,7 +167,7 @@ pub(super) async fn audit(
 impl Inspect for SqliteAdmin {
     async fn counts(&self) -> Result<TableCounts, StoreError> {
         let looked = self.0.looked().await?;
-        let sql = looked.template.fill(include_str!("sql/counts.sql"));
+        let sql = counts_sql(&looked.template, looked.history.is_some());
         let mut link = self.0.reader().await?;
         let query = sqlx::query(AssertSqlSafe(sql)).bind(now()).bind(BOUND).bind(ESTIMATE_BOUND);
         let row = within(OPERATION_LIMIT, query.fetch_one(&mut link.connection)).await?;
@@ -211,19 +223,29 @@ impl Sweep for SqliteAdmin {
         let sql = looked.template.fill(include_str!("sql/sweep.sql"));
         let mut link = self.0.link.begin().await?;
         let delete = before(sqlx::query(AssertSqlSafe(sql)), request).bind(i64::from(request.batch));
-        let deleted = delete.execute(&mut link.connection).await.map_err(classify)?;
+        let mut deleted = delete.execute(&mut link.connection).await.map_err(classify)?.rows_affected();
+        let room = i64::from(request.batch).saturating_sub_unsigned(deleted);
+        if looked.history.is_some() && room > 0 {
+            let sql = looked.template.fill(include_str!("sql/sweep_history.sql"));
+            let until = now().saturating_sub(span(request.retention));
+            let delete = sqlx::query(AssertSqlSafe(sql)).bind(until).bind(room);
+            deleted += delete.execute(&mut link.connection).await.map_err(classify)?.rows_affected();
+        }
         link.commit().await?;
-        Ok(Swept::Deleted(deleted.rows_affected()))
+        Ok(Swept::Deleted(deleted))
     }
 }
 
 impl SweepCount for SqliteAdmin {
     async fn due(&self, request: &SweepRequest) -> Result<Due, StoreError> {
         let looked = self.0.looked().await?;
-        let sql = looked.template.fill(
-            "SELECT (SELECT count(*) FROM {{table}} {{by_published}} WHERE published_at < ?1),
-                    (SELECT count(*) FROM {{table}} {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL)",
-        );
+        let moved = match looked.history {
+            Some(_) => " + (SELECT count(*) FROM {{history}} {{by_history}} WHERE published_at < ?1)",
+            None => "",
+        };
+        let sql = "SELECT (SELECT count(*) FROM {{table}} {{by_published}} WHERE published_at < ?1){{moved}},
+                    (SELECT count(*) FROM {{table}} {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL)";
+        let sql = looked.template.fill(&sql.replace("{{moved}}", moved));
         let mut link = self.0.reader().await?;
         let query = sqlx::query(AssertSqlSafe(sql));
         let row = before(query, request).fetch_one(&mut link.connection).await.map_err(classify)?;
@@ -233,6 +255,29 @@ impl SweepCount for SqliteAdmin {
         };
         Ok(Due { published: number(0)?, dead: number(1)? })
     }
+}
+
+/// The statement of the counts. What was moved counts for the rate.
+pub(super) fn counts_sql(template: &Template, history: bool) -> String {
+    let recent = |table: &str, index: &str| {
+        format!(
+            "SELECT published_at FROM (SELECT published_at FROM {table} {index} WHERE published_at > ?1 - 10000000
+                ORDER BY published_at DESC LIMIT ?2)"
+        )
+    };
+    let any = |table: &str, index: &str| {
+        format!("EXISTS (SELECT 1 FROM {table} {index} WHERE published_at IS NOT NULL)")
+    };
+    let mut places = vec![("{{table}}", "{{by_published}}")];
+    if history {
+        places.push(("{{history}}", "{{by_history}}"));
+    }
+    let recent: Vec<String> = places.iter().map(|(table, index)| recent(table, index)).collect();
+    let any: Vec<String> = places.iter().map(|(table, index)| any(table, index)).collect();
+    let sql = include_str!("sql/counts.sql")
+        .replace("{{recent}}", &recent.join(" UNION ALL "))
+        .replace("{{any}}", &any.join(" OR "));
+    template.fill(&sql)
 }
 
 /// Until when events must have been published (`?1`) or dead (`?2`; null: they are kept) to be past their retention.

@@ -1,5 +1,7 @@
 //! The events of a table for people: shown, watched, sent again. `list.rs` lists them.
 
+use std::collections::HashSet;
+
 use postbox_core::{
     Browse, Content, EventDetail, EventId, EventStatus, Json, ListRequest, Page, Published, StoreError,
 };
@@ -12,7 +14,7 @@ use super::clock::{from_micros, micros, now};
 use super::dead::{DISCARD, REVIVE};
 use super::error::classify;
 use super::list::{self, fill};
-use super::row::{number, text, time, uuid};
+use super::row::{array, number, text, time, uuid};
 use crate::audit::described;
 
 /// What a replay does to a published row beyond what it does to a dead one.
@@ -20,6 +22,10 @@ const AGAIN: &str = ", published_at = NULL, sinks_done = NULL";
 
 /// `?1` ids, as a JSON array of hexadecimal digits.
 const CHOSEN: &str = "event_id IN (SELECT unhex(value) FROM json_each(?1))";
+
+/// What was moved to the history last.
+const LATEST: &str =
+    "(SELECT event_id FROM {{history}} {{by_history}} ORDER BY published_at DESC, sequence DESC LIMIT 20000)";
 
 /// `?1` since `?2` until `?3` topic
 const BETWEEN: &str = "published_at >= ?1 AND published_at < ?2 AND (?3 IS NULL OR topic = ?3)";
@@ -96,6 +102,47 @@ impl SqliteAdmin {
         Ok(events)
     }
 
+    /// Has rows delivered once more that are as they were when they were chosen: `kept` changes those of the table, those of
+    /// the history come back into it.
+    async fn replay_chosen(
+        &self,
+        looked: &Looked,
+        kept: &str,
+        chosen: &[Chosen],
+        what: &serde_json::Value,
+        who: &str,
+    ) -> Result<Vec<EventId>, StoreError> {
+        let part = |moved: bool| {
+            let part = chosen.iter().filter(|row| row.2 == moved).map(|row| (row.0, row.1));
+            serde_json::json!(part.collect::<Vec<_>>()).to_string()
+        };
+        let mut link = self.0.link.begin().await?;
+        let rows = sqlx::query(AssertSqlSafe(kept.to_owned())).bind(part(false)).bind(now());
+        let mut rows = rows.fetch_all(&mut link.connection).await.map_err(classify)?;
+        if let Some(history) = looked.history.as_ref().filter(|_| chosen.iter().any(|row| row.2)) {
+            let back = format!(
+                "{} FROM json_each(?1) AS s CROSS JOIN {{{{history}}}} AS h ON h.sequence = s.value ->> 0
+                 WHERE +h.published_at = s.value ->> 1 ON CONFLICT DO NOTHING RETURNING event_id, sequence",
+                history.come_back()
+            );
+            let back = sqlx::query(AssertSqlSafe(fill(looked, &back))).bind(part(true)).bind(now());
+            let back = back.fetch_all(&mut link.connection).await.map_err(classify)?;
+            let sequences = back.iter().map(|row| row.try_get(1)).collect::<Result<Vec<i64>, _>>();
+            let left = "DELETE FROM {{history}} WHERE sequence IN (SELECT value FROM json_each(?1))";
+            let left = sqlx::query(AssertSqlSafe(fill(looked, left)))
+                .bind(array(sequences.map_err(classify)?.into_iter()));
+            left.execute(&mut link.connection).await.map_err(classify)?;
+            rows.extend(back);
+        }
+        let events: Vec<EventId> = rows.iter().map(|row| EventId(uuid(row, 0).unwrap_or_default())).collect();
+        if !events.is_empty() {
+            let number = events.len() as u64;
+            audit(&mut link.connection, looked, who, "replay published", what, number).await?;
+        }
+        link.commit().await?;
+        Ok(events)
+    }
+
     async fn change_dead(
         &self,
         change: &str,
@@ -112,34 +159,58 @@ impl SqliteAdmin {
     }
 }
 
+/// A published row: its sequence, when it was published, and whether it is in the history.
+type Chosen = (i64, i64, bool);
+
 /// The first rows of what is meant, oldest first, and when they were published; found without a lock.
 async fn choose(
     connection: &mut SqliteConnection,
     looked: &Looked,
     which: &Published,
     limit: u32,
-) -> Result<Vec<(i64, i64)>, StoreError> {
+) -> Result<Vec<Chosen>, StoreError> {
     let limit = i64::from(limit);
-    let choose = |condition: &str, index: &str, place: &str| {
-        fill(
-            looked,
-            &format!(
-                "SELECT sequence, published_at FROM {{{{table}}}} {index} WHERE {condition} ORDER BY published_at, sequence LIMIT {place}"
-            ),
-        )
+    let choose = |condition: &str, (index, history_index): (&str, &str), place: &str| {
+        let first = |moved: u8, from: &str, and: &str| {
+            format!(
+                "SELECT sequence, published_at, {moved} FROM (SELECT sequence, published_at FROM {from} WHERE {condition}{and}
+                 ORDER BY published_at, sequence LIMIT {place})"
+            )
+        };
+        let mut sql = first(0, &format!("{{{{table}}}} {index}"), "");
+        if looked.history.is_some() {
+            // What was enqueued again meanwhile stays where it is.
+            let alone = " AND NOT EXISTS (SELECT 1 FROM {{table}} AS t WHERE t.event_id = h.event_id)";
+            let moved = first(1, &format!("{{{{history}}}} AS h {history_index}"), alone);
+            sql = format!("{sql} UNION ALL {moved} ORDER BY 2, 1 LIMIT {place}");
+        }
+        fill(looked, &sql)
     };
     let chosen = match which {
         Published::Events { event_ids } => {
-            let sql = choose(&format!("{CHOSEN} AND +published_at IS NOT NULL"), "", "?2");
+            let sql = choose(&format!("{CHOSEN} AND +published_at IS NOT NULL"), ("", ""), "?2");
             sqlx::query_as(AssertSqlSafe(sql)).bind(digits(event_ids)).bind(limit).fetch_all(connection).await
         }
         Published::Between { since, until, topic } => {
-            let query = sqlx::query_as(AssertSqlSafe(choose(BETWEEN, "{{by_published}}", "?4")));
+            let query =
+                sqlx::query_as(AssertSqlSafe(choose(BETWEEN, ("{{by_published}}", "{{by_history}}"), "?4")));
             let query = query.bind(micros(*since)).bind(micros(*until)).bind(topic).bind(limit);
             query.fetch_all(connection).await
         }
     };
     chosen.map_err(classify)
+}
+
+async fn statuses(
+    connection: &mut SqliteConnection,
+    looked: &Looked,
+    sql: &str,
+    events: &[EventId],
+) -> Result<Vec<(EventId, EventStatus)>, StoreError> {
+    let query = sqlx::query(AssertSqlSafe(fill(looked, sql))).bind(digits(events));
+    let rows = query.fetch_all(connection).await.map_err(classify)?;
+    let read = |row: &SqliteRow| Ok((EventId(row.try_get(0)?), list::status(row, 1)?));
+    rows.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(classify)
 }
 
 impl Browse for SqliteAdmin {
@@ -165,10 +236,18 @@ impl Browse for SqliteAdmin {
         let sql = format!(
             "SELECT {{{{summary}}}}, locked_at, headers, occurred_at, schema_id, schema_version, routing_key,
                     traceparent, tracestate, locked_by, dlq_at, content_type, attempts_log, sinks_done{content}
-             FROM {{{{table}}}} WHERE event_id = ?1"
+             FROM"
         );
+        let mut all = format!("{sql} {{{{table}}}} WHERE event_id = ?1");
+        if looked.history.is_some() {
+            // There is no index for it: the history is only read if the table does not have it. The latest of several.
+            let elsewhere = "NOT EXISTS (SELECT 1 FROM {{table}} WHERE event_id = ?1)";
+            all = format!(
+                "{all} UNION ALL {sql} {{{{history}}}} WHERE event_id = ?1 AND {elsewhere} ORDER BY 11 DESC LIMIT 1"
+            );
+        }
         let mut link = self.0.reader().await?;
-        let query = sqlx::query(AssertSqlSafe(fill(looked, &sql))).bind(event.0);
+        let query = sqlx::query(AssertSqlSafe(fill(looked, &all))).bind(event.0);
         let row = query.fetch_optional(&mut link.connection).await.map_err(classify)?;
         link.keep();
         row.map(|row| detail(&row, with_content)).transpose().map_err(classify)
@@ -176,29 +255,51 @@ impl Browse for SqliteAdmin {
 
     async fn statuses(&self, events: &[EventId]) -> Result<Vec<(EventId, EventStatus)>, StoreError> {
         let looked = self.0.looked().await?;
-        let sql = fill(looked, &format!("SELECT event_id, {{{{status}}}} FROM {{{{table}}}} WHERE {CHOSEN}"));
+        let in_table = format!("SELECT event_id, {{{{status}}}} FROM {{{{table}}}} WHERE {CHOSEN}");
+        let with = |moved: &str| {
+            format!(
+                "{in_table} UNION ALL SELECT DISTINCT event_id, 'SENT' FROM {moved} AS m WHERE {CHOSEN}
+                 AND NOT EXISTS (SELECT 1 FROM {{{{table}}}} AS t WHERE t.event_id = m.event_id)"
+            )
+        };
         let mut link = self.0.reader().await?;
-        let query = sqlx::query(AssertSqlSafe(sql)).bind(digits(events));
-        let rows = query.fetch_all(&mut link.connection).await.map_err(classify)?;
+        let found = if looked.history.is_some() {
+            // There is no index for it. Who asks mostly asks about what was just published.
+            let mut found = statuses(&mut link.connection, looked, &with(LATEST), events).await?;
+            let known: HashSet<EventId> = found.iter().map(|(event, _)| *event).collect();
+            let rest: Vec<EventId> = events.iter().filter(|event| !known.contains(event)).copied().collect();
+            if !rest.is_empty() {
+                found.extend(statuses(&mut link.connection, looked, &with("{{history}}"), &rest).await?);
+            }
+            found
+        } else {
+            statuses(&mut link.connection, looked, &in_table, events).await?
+        };
         link.keep();
-        let read = |row: &SqliteRow| Ok((EventId(row.try_get(0)?), list::status(row, 1)?));
-        rows.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(classify)
+        Ok(found)
     }
 
     async fn count_published(&self, which: &Published) -> Result<u64, StoreError> {
         let looked = self.0.looked().await?;
-        let count = |condition: &str, index: &str| {
-            fill(looked, &format!("SELECT count(*) FROM {{{{table}}}} {index} WHERE {condition}"))
+        let count = |condition: &str, index: &str, history_index: &str| {
+            let mut sql = format!("SELECT (SELECT count(*) FROM {{{{table}}}} {index} WHERE {condition})");
+            if looked.history.is_some() {
+                let moved =
+                    format!(" + (SELECT count(*) FROM {{{{history}}}} {history_index} WHERE {condition})");
+                sql.push_str(&moved);
+            }
+            fill(looked, &sql)
         };
         let mut link = self.0.reader().await?;
         let count: Result<i64, sqlx::Error> = match which {
             Published::Events { event_ids } => {
-                let sql = count(&format!("{CHOSEN} AND +published_at IS NOT NULL"), "");
+                let sql = count(&format!("{CHOSEN} AND +published_at IS NOT NULL"), "", "");
                 let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(digits(event_ids));
                 query.fetch_one(&mut link.connection).await
             }
             Published::Between { since, until, topic } => {
-                let query = sqlx::query_scalar(AssertSqlSafe(count(BETWEEN, "{{by_published}}")));
+                let query =
+                    sqlx::query_scalar(AssertSqlSafe(count(BETWEEN, "{{by_published}}", "{{by_history}}")));
                 let query = query.bind(micros(*since)).bind(micros(*until)).bind(topic);
                 query.fetch_one(&mut link.connection).await
             }
@@ -232,9 +333,7 @@ impl Browse for SqliteAdmin {
             if chosen.is_empty() {
                 return Ok(Vec::new());
             }
-            let chosen = serde_json::json!(chosen).to_string();
-            let change = Change { sql: sql.clone(), chosen, action: "replay published", what: what.clone() };
-            let events = self.change(looked, change, who).await?;
+            let events = self.replay_chosen(looked, &sql, &chosen, &what, who).await?;
             // None is the end, unless somebody else was quicker with all of these.
             if !events.is_empty() {
                 return Ok(events);

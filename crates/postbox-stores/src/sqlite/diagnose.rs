@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 
 use super::admin::SqliteAdmin;
 use super::error::{classify, is_busy, within};
+use super::history::{HistoryShape, name_of};
 use super::link::Link;
 use super::migrate::{Step, plan};
 use super::patience::{OPERATION_LIMIT, Patience};
@@ -195,6 +196,14 @@ async fn structure(connection: &mut SqliteConnection, table: &TableName) -> Resu
         return Ok(findings);
     }
     findings.push(Finding::good("layout", "all columns are there"));
+    if let Some(found) = HistoryShape::read(connection, &table).await.map_err(classify)? {
+        findings.push(match found.check() {
+            Ok(()) => Finding::good("history", format!("{} is there", name_of(&table))),
+            Err(error) => {
+                Finding::doubtful("history", error.message(), "rename it, if events are to be moved")
+            }
+        });
+    }
     findings.extend(drift(connection, &table, &migrate).await);
     Ok(findings)
 }

@@ -1,7 +1,7 @@
 //! What a [`Postbox`](postbox_core::Postbox) needs of a `SqlitePool`, looked at before anything is started.
 
-use postbox_core::embed::Needs;
-use postbox_core::{Code, Layout, Order, PostboxPool, Settings, StoreError, StoreErrorKind, TableName};
+use postbox_core::embed::{Needs, StoreOptions};
+use postbox_core::{Code, Layout, PostboxPool, Settings, StoreError, StoreErrorKind, TableName};
 use sqlx::sqlite::SqlitePool;
 
 use super::error::classify;
@@ -12,18 +12,13 @@ impl PostboxPool<SqlxSqlite> for SqlitePool {
     type Store = SqliteStore;
     type Sweep = SqliteAdmin;
 
-    fn store(
-        &self,
-        table: &TableName,
-        settings: &Settings,
-        single_active: bool,
-        order: Order,
-    ) -> SqliteStore {
-        let options = (*self.connect_options()).clone();
-        SqliteStore::builder(options, table.clone())
+    fn store(&self, table: &TableName, settings: &Settings, options: StoreOptions) -> SqliteStore {
+        let StoreOptions { single_active, order, history } = options;
+        SqliteStore::builder((*self.connect_options()).clone(), table.clone())
             .single_active(single_active)
-            .name(&*settings.name)
             .order(order)
+            .history(history)
+            .name(&*settings.name)
             .build()
     }
 

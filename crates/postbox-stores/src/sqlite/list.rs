@@ -55,6 +55,9 @@ const LATER: Branch = (
 /// What was published before `since` was written before it too.
 const SENT: Branch =
     ("{{by_published}}", "published_at >= ?10", "published_at DESC, sequence DESC", "published_at, sequence");
+/// The same, moved to the history.
+const MOVED: Branch =
+    ("{{by_history}}", "published_at >= ?10", "published_at DESC, sequence DESC", "published_at, sequence");
 const DEAD: Branch = (
     "{{by_dead}}",
     "dead_at IS NOT NULL AND published_at IS NULL",
@@ -85,6 +88,28 @@ fn branches(filter: &EventFilter) -> &'static [Branch] {
     }
 }
 
+/// Where to look in the history. It has no index by tenant: the filter finds what is a tenant's.
+fn history_branches(looked: &Looked, filter: &EventFilter) -> &'static [Branch] {
+    match filter.status {
+        None | Some(EventStatus::Sent) if looked.history.is_some() => &[MOVED],
+        _ => &[],
+    }
+}
+
+/// Every place to look for what a filter asks for: the table, and where it is.
+fn places<'a>(
+    looked: &'a Looked,
+    filter: &'a EventFilter,
+) -> impl Iterator<Item = (&'static str, Branch)> + 'a {
+    let moved = history_branches(looked, filter).iter().map(|branch| ("{{history}}", *branch));
+    branches(filter).iter().map(|branch| ("{{table}}", *branch)).chain(moved)
+}
+
+/// The tables that a walk goes along.
+fn tables(looked: &Looked) -> &'static [&'static str] {
+    if looked.history.is_some() { &["{{table}}", "{{history}}"] } else { &["{{table}}"] }
+}
+
 /// Whether an index holds what is asked for apart from most of the table.
 fn is_narrow(filter: &EventFilter) -> bool {
     filter.tenant_id.is_some() || filter.status.is_some_and(|status| status != EventStatus::Sent)
@@ -99,21 +124,26 @@ pub(super) fn fill(looked: &Looked, sql: &str) -> String {
 /// The walk along the sequence: the rows that are looked at, then those that match.
 fn walk_sql(looked: &Looked, direction: Direction) -> String {
     let (after, order) = along(direction);
-    let sql = format!(
-        "SELECT {{{{summary}}}} FROM (
-             SELECT {{{{columns}}}} FROM {{{{table}}}} WHERE {after} ORDER BY sequence {order} LIMIT ?9
-         ) WHERE {{{{filter}}}} ORDER BY sequence {order} LIMIT ?8"
-    );
-    fill(looked, &sql)
+    let one = |table: &&str| {
+        format!(
+            "SELECT {{{{summary}}}} FROM (
+                 SELECT {{{{columns}}}} FROM {table} WHERE {after} ORDER BY sequence {order} LIMIT ?9
+             ) WHERE {{{{filter}}}}"
+        )
+    };
+    let all: Vec<String> = tables(looked).iter().map(one).collect();
+    // By place: the second column is the sequence.
+    fill(looked, &format!("{} ORDER BY 2 {order} LIMIT ?8", all.join(" UNION ALL ")))
 }
 
 /// Whether the walk ends before it has seen everything.
 fn walk_ends_sql(looked: &Looked, direction: Direction) -> String {
     let (after, order) = along(direction);
-    let sql = format!(
-        "SELECT EXISTS (SELECT 1 FROM {{{{table}}}} WHERE {after} ORDER BY sequence {order} LIMIT 1 OFFSET ?9)"
-    );
-    looked.template.fill(&sql)
+    let one = |table: &&str| {
+        format!("EXISTS (SELECT 1 FROM {table} WHERE {after} ORDER BY sequence {order} LIMIT 1 OFFSET ?9)")
+    };
+    let all: Vec<String> = tables(looked).iter().map(one).collect();
+    looked.template.fill(&format!("SELECT {}", all.join(" OR ")))
 }
 
 fn along(direction: Direction) -> (&'static str, &'static str) {
@@ -126,27 +156,25 @@ fn along(direction: Direction) -> (&'static str, &'static str) {
 /// The rows that match from the ends of the indexes.
 fn kinds_sql(looked: &Looked, request: &ListRequest) -> String {
     let (after, order) = along(request.direction);
-    let one = |(index, condition, down, up): &Branch| {
+    let one = |(table, (index, condition, down, up)): (&str, Branch)| {
         let by = if request.direction == Direction::NewestFirst { down } else { up };
         format!(
             "SELECT {{{{summary}}}} FROM (
-                 SELECT {{{{columns}}}} FROM {{{{table}}}} {index} WHERE {condition} ORDER BY {by} LIMIT ?9
+                 SELECT {{{{columns}}}} FROM {table} {index} WHERE {condition} ORDER BY {by} LIMIT ?9
              ) WHERE {after} AND {{{{filter}}}}"
         )
     };
-    let all: Vec<String> = branches(&request.filter).iter().map(one).collect();
+    let all: Vec<String> = places(looked, &request.filter).map(one).collect();
     // By place: the second column is the sequence.
     fill(looked, &format!("{} ORDER BY 2 {order} LIMIT ?8", all.join(" UNION ALL ")))
 }
 
 /// Whether one of the indexes holds more than is looked at.
 fn kinds_end_sql(looked: &Looked, request: &ListRequest) -> String {
-    let one = |(index, condition, ..): &Branch| {
-        format!(
-            "(SELECT count(*) FROM (SELECT 1 FROM {{{{table}}}} {index} WHERE {condition} LIMIT ?9 + 1)) > ?9"
-        )
+    let one = |(table, (index, condition, ..)): (&str, Branch)| {
+        format!("(SELECT count(*) FROM (SELECT 1 FROM {table} {index} WHERE {condition} LIMIT ?9 + 1)) > ?9")
     };
-    let all: Vec<String> = branches(&request.filter).iter().map(one).collect();
+    let all: Vec<String> = places(looked, &request.filter).map(one).collect();
     looked.template.fill(&format!("SELECT {}", all.join(" OR ")))
 }
 
@@ -256,7 +284,7 @@ mod tests {
     #[tokio::test]
     async fn every_list_has_a_plan_that_fits_a_large_table() {
         for (life, mut connection, template) in lives().await {
-            let looked = Looked { key: String::new(), template };
+            let looked = Looked { key: String::new(), template, history: None };
             let statuses = EventStatus::ALL.into_iter().map(Some).chain([None]);
             for (status, of_tenant) in statuses.flat_map(|status| [(status, false), (status, true)]) {
                 let tenant_id = of_tenant.then(|| TenantId::from_name("acme"));

@@ -8,12 +8,13 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
 use super::error::classify;
+use super::history::{HistoryShape, INDEX, name_of};
 use super::patience::Patience;
-use super::schema::{EXTENSION, TableShape, in_main};
+use super::schema::{EXTENSION, STANDARD, TableShape, in_main};
 use crate::print::{goose, join};
 use crate::table::Template;
 
-pub use crate::plan::{Plan, Step, StepLock};
+pub use crate::plan::{Extras, Plan, Step, StepLock};
 pub use crate::print::Format;
 
 /// The indexes of a table: the end of the name, what kind, the columns, and what the predicate must hold.
@@ -75,12 +76,24 @@ pub(super) fn is_right(end: &str, sql: &str) -> bool {
 /// # Errors
 /// When the table exists with other columns, or the database fails.
 pub async fn plan(connection: &mut SqliteConnection, table: &TableName) -> Result<Plan, StoreError> {
+    plan_with(connection, table, Extras::default()).await
+}
+
+/// Finds out what [`up_with`] would do.
+///
+/// # Errors
+/// As [`plan`]; also when something else stands where an extra table would be.
+pub async fn plan_with(
+    connection: &mut SqliteConnection,
+    table: &TableName,
+    extras: Extras,
+) -> Result<Plan, StoreError> {
     let table = in_main(table)?;
     let mut steps = Vec::new();
     if !has_wal(connection).await.map_err(classify)? {
         steps.push(Step::new("~ journal_mode: write-ahead log", WAL, StepLock::Short));
     }
-    table_steps(connection, &table, &mut steps).await?;
+    table_steps(connection, &table, extras, &mut steps).await?;
     Ok(Plan { table, steps })
 }
 
@@ -92,6 +105,19 @@ pub async fn plan(connection: &mut SqliteConnection, table: &TableName) -> Resul
 pub async fn up(
     connection: &mut SqliteConnection,
     table: &TableName,
+    progress: impl FnMut(&Step),
+) -> Result<Plan, StoreError> {
+    up_with(connection, table, Extras::default(), progress).await
+}
+
+/// The same, with what only some tables have.
+///
+/// # Errors
+/// As [`up`]; also when something else stands where an extra table would be.
+pub async fn up_with(
+    connection: &mut SqliteConnection,
+    table: &TableName,
+    extras: Extras,
     mut progress: impl FnMut(&Step),
 ) -> Result<Plan, StoreError> {
     let table = in_main(table)?;
@@ -115,7 +141,7 @@ pub async fn up(
             Err(error) => patience.pause(error).await.map_err(classify)?,
         }
     };
-    table_steps(&mut tx, &table, &mut steps).await?;
+    table_steps(&mut tx, &table, extras, &mut steps).await?;
     for step in &steps[first..] {
         progress(step);
         sqlx::raw_sql(AssertSqlSafe(step.sql.clone())).execute(&mut *tx).await.map_err(classify)?;
@@ -124,7 +150,7 @@ pub async fn up(
     Ok(Plan { table, steps })
 }
 
-/// Removes a table and what belongs to it. Refuses while it holds events that were not published, unless they are to
+/// Removes a table and what belongs to it, also its history. Refuses while it holds events that were not published, unless they are to
 /// be lost on purpose.
 ///
 /// # Errors
@@ -158,18 +184,26 @@ pub async fn down(
     }
     let relay = sqlx::query("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'postbox_relay'");
     let relay = relay.fetch_optional(&mut *tx).await.map_err(classify)?.is_some();
-    for sql in DROPS.into_iter().filter(|sql| relay || !sql.contains("{{relay}}")) {
+    // Another's table of that name is not ours to remove.
+    let history = HistoryShape::find(&mut tx, &table).await.map_err(classify)?.is_some();
+    for sql in drops(history).filter(|sql| relay || !sql.contains("{{relay}}")) {
         let sql = template.fill(sql);
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(classify)?;
     }
     tx.commit().await.map_err(classify)
 }
 
-const DROPS: [&str; 3] = [
+const DROP_HISTORY: &str = "DROP TABLE IF EXISTS {{history}}";
+const DROPS: [&str; 4] = [
     "DROP VIEW IF EXISTS {{status_view}}",
     "DROP TABLE {{table}}",
+    DROP_HISTORY,
     "DELETE FROM {{relay}} WHERE tbl = {{key}}",
 ];
+
+fn drops(history: bool) -> impl Iterator<Item = &'static str> {
+    DROPS.into_iter().filter(move |sql| history || *sql != DROP_HISTORY)
+}
 
 async fn has_wal(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
     let mode = sqlx::query_scalar::<_, String>("PRAGMA journal_mode").fetch_one(connection).await?;
@@ -180,12 +214,15 @@ async fn has_wal(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error>
 async fn table_steps(
     connection: &mut SqliteConnection,
     table: &TableName,
+    extras: Extras,
     steps: &mut Vec<Step>,
 ) -> Result<(), StoreError> {
     let template = names(table);
     let mut step =
         |what: String, sql: &str| steps.push(Step::new(what, template.fill(sql), StepLock::Writers));
     let name = table.table();
+    // Columns that the table is about to get.
+    let mut coming: Vec<(&str, &str)> = Vec::new();
     match TableShape::read(connection, table).await.map_err(classify)? {
         None => step(format!("+ table {table}"), include_str!("migrations/table.sql")),
         Some(shape) => {
@@ -193,6 +230,7 @@ async fn table_steps(
             for column in shape.missing() {
                 let kind =
                     EXTENSION.iter().find(|(name, _)| *name == column).map_or("TEXT", |(_, kind)| *kind);
+                coming.push((column, kind));
                 step(
                     format!("+ column {column}"),
                     &format!("ALTER TABLE {{{{table}}}} ADD COLUMN {column} {kind}"),
@@ -201,7 +239,7 @@ async fn table_steps(
         }
     }
     let found = sqlx::query("SELECT name, coalesce(sql, '') FROM sqlite_schema").fetch_all(&mut *connection);
-    let found: BTreeMap<String, String> = found
+    let mut found: BTreeMap<String, String> = found
         .await
         .and_then(|rows| rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect())
         .map_err(classify)?;
@@ -217,10 +255,23 @@ async fn table_steps(
         }
         step(format!("+ index {index_name}"), &index_sql(table, index));
     }
+    let history = history_steps(connection, table, extras.history, &coming, &mut step).await?;
+    let view = format!("{name}_status");
+    let history_name = name_of(table);
+    let has_history = |sql: &String| sql.contains(&history_name);
+    let view_sql = if history {
+        if found.get(&view).is_some_and(|sql| !has_history(sql)) {
+            step("- status view (without the history)".to_owned(), "DROP VIEW {{status_view}}");
+            found.remove(&view);
+        }
+        include_str!("migrations/view_history.sql")
+    } else {
+        include_str!("migrations/view.sql")
+    };
     for (object, what, sql) in [
         ("postbox_relay", "+ table postbox_relay", include_str!("migrations/relay.sql")),
         ("postbox_audit", "+ table postbox_audit", include_str!("migrations/audit.sql")),
-        (&*format!("{name}_status"), "+ status view", include_str!("migrations/view.sql")),
+        (&*view, "+ status view", view_sql),
     ] {
         if !found.contains_key(object) {
             step(what.to_owned(), sql);
@@ -237,25 +288,101 @@ async fn table_steps(
     Ok(())
 }
 
+/// Whether a table has a history that published events can be moved to.
+///
+/// # Errors
+/// When the name has a schema, of which SQLite has none, or the database fails.
+pub async fn has_history(connection: &mut SqliteConnection, table: &TableName) -> Result<bool, StoreError> {
+    let found = HistoryShape::find(connection, &in_main(table)?).await;
+    Ok(found.map_err(classify)?.is_some())
+}
+
+fn history_index(table: &TableName) -> String {
+    format!("CREATE INDEX IF NOT EXISTS \"{}_{}\" ON {{{{history}}}} {}", name_of(table), INDEX.0, INDEX.1)
+}
+
+/// Adds what has to be done about the history: make it where it is wanted, or bring one that is there to the columns that the
+/// table has or is about to get. Answers whether there will be one.
+async fn history_steps(
+    connection: &mut SqliteConnection,
+    table: &TableName,
+    wanted: bool,
+    coming: &[(&str, &str)],
+    step: &mut impl FnMut(String, &str),
+) -> Result<bool, StoreError> {
+    let (name, index) = (name_of(table), format!("{}_{}", name_of(table), INDEX.0));
+    let Some(found) = HistoryShape::read(connection, table).await.map_err(classify)? else {
+        if wanted {
+            step(format!("+ table {name}"), include_str!("migrations/history.sql"));
+            step(format!("+ index {index}"), &history_index(table));
+            // Columns that are somebody's own.
+            for (column, kind) in own_columns(connection, table).await.map_err(classify)? {
+                let add = format!("ALTER TABLE {{{{history}}}} ADD COLUMN {column} {kind}");
+                step(format!("+ column {column} of {name}"), &add);
+            }
+        }
+        return Ok(wanted);
+    };
+    if let Err(problem) = found.check() {
+        // Not ours: only whoever wants a history hears that its name is taken.
+        return if wanted { Err(problem) } else { Ok(false) };
+    }
+    let coming = coming.iter().map(|(column, kind)| ((*column).to_owned(), *kind));
+    for (column, kind) in found.missing().into_iter().chain(coming) {
+        let add = format!("ALTER TABLE {{{{history}}}} ADD COLUMN {column} {kind}");
+        step(format!("+ column {column} of {name}"), &add);
+    }
+    if !found.has_index() {
+        step(format!("- index {index} (of no use)"), &format!("DROP INDEX IF EXISTS \"{index}\""));
+        step(format!("+ index {index}"), &history_index(table));
+    }
+    Ok(true)
+}
+
+/// Columns of the table that are not ours, for SQL, with their types.
+async fn own_columns(
+    connection: &mut SqliteConnection,
+    table: &TableName,
+) -> Result<Vec<(String, String)>, sqlx::Error> {
+    let columns = sqlx::query_as::<_, (String, String)>(
+        "SELECT name, upper(type) FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid",
+    );
+    let columns = columns.bind(table.table()).fetch_all(connection).await?;
+    let ours = |name: &str| STANDARD.iter().chain(&EXTENSION).any(|(column, _)| *column == name);
+    let quoted = |name: String| format!("\"{}\"", name.replace('"', "\"\""));
+    Ok(columns.into_iter().filter(|(name, _)| !ours(name)).map(|(name, kind)| (quoted(name), kind)).collect())
+}
+
 /// The table as SQL. The write-ahead log is not in it, since tools wrap this in a transaction: a relay turns it on.
 ///
 /// # Errors
 /// When the name has a schema, of which SQLite has none.
 pub fn print_up(table: &TableName, format: Format) -> Result<String, StoreError> {
+    print_up_with(table, format, Extras::default())
+}
+
+/// The same, with what only some tables have.
+///
+/// # Errors
+/// As [`print_up`].
+pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Result<String, StoreError> {
     let table = in_main(table)?;
     let template = names(&table);
     let mut up = vec![template.fill(include_str!("migrations/table.sql"))];
     up.extend(INDEXES.map(|index| index_sql(&table, index)));
-    let rest = [
-        include_str!("migrations/relay.sql"),
-        include_str!("migrations/audit.sql"),
-        include_str!("migrations/view.sql"),
-        REGISTER,
-    ];
+    let mut view = include_str!("migrations/view.sql");
+    if extras.history {
+        view = include_str!("migrations/view_history.sql");
+        up.push(template.fill(include_str!("migrations/history.sql")));
+        up.push(template.fill(&history_index(&table)));
+        // It may be there without the history.
+        up.push(template.fill("DROP VIEW IF EXISTS {{status_view}}"));
+    }
+    let rest = [include_str!("migrations/relay.sql"), include_str!("migrations/audit.sql"), view, REGISTER];
     up.extend(rest.map(|sql| template.fill(sql)));
     Ok(match format {
         Format::Sql => join(&up),
-        Format::Goose => goose(&up, &down_statements(&table)),
+        Format::Goose => goose(&up, &down_statements(&table, extras)),
     })
 }
 
@@ -264,14 +391,22 @@ pub fn print_up(table: &TableName, format: Format) -> Result<String, StoreError>
 /// # Errors
 /// As [`print_up`].
 pub fn print_down(table: &TableName) -> Result<String, StoreError> {
-    Ok(join(&down_statements(&in_main(table)?)))
+    print_down_with(table, Extras::default())
 }
 
-fn down_statements(table: &TableName) -> Vec<String> {
+/// The same, with what only some tables have.
+///
+/// # Errors
+/// As [`print_up`].
+pub fn print_down_with(table: &TableName, extras: Extras) -> Result<String, StoreError> {
+    Ok(join(&down_statements(&in_main(table)?, extras)))
+}
+
+fn down_statements(table: &TableName, extras: Extras) -> Vec<String> {
     let guard = [
         include_str!("migrations/down.sql"),
         "INSERT INTO postbox_guard SELECT count(*) FROM {{table}} WHERE published_at IS NULL",
         "DROP TABLE temp.postbox_guard",
     ];
-    guard.into_iter().chain(DROPS).map(|sql| names(table).fill(sql)).collect()
+    guard.into_iter().chain(drops(extras.history)).map(|sql| names(table).fill(sql)).collect()
 }

@@ -57,6 +57,8 @@ mod diagnose;
 mod disk;
 mod embed;
 mod error;
+mod gone;
+mod history;
 mod leader;
 mod lease;
 mod link;

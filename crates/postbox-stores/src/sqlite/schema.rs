@@ -6,11 +6,12 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{Row as _, SqliteConnection};
 
 use super::error::classify;
+use super::history::{INDEX, name_of};
 use super::migrate::is_right;
 use crate::table::{Template, missing};
 
 /// The twelve standard columns with their types.
-const STANDARD: [(&str, &str); 12] = [
+pub(super) const STANDARD: [(&str, &str); 12] = [
     ("sequence", "INTEGER"),
     ("id", "BLOB"),
     ("tenant_id", "BLOB"),
@@ -82,13 +83,19 @@ pub(super) async fn names(
     let indexes = sqlx::query_as::<_, (String, String)>(
         "SELECT name, coalesce(sql, '') FROM sqlite_schema WHERE type = 'index' AND tbl_name = ?1",
     );
-    let indexes = indexes.bind(table.table()).fetch_all(connection).await.map_err(classify)?;
+    let indexes = indexes.bind(table.table()).fetch_all(&mut *connection).await.map_err(classify)?;
     let by = |place: &'static str, end: &str| {
         let name = format!("{}_{end}", table.table());
         let there = indexes.iter().any(|(index, sql)| *index == name && is_right(end, sql));
         (place, if there { format!("INDEXED BY \"{name}\"") } else { String::new() })
     };
+    let history =
+        sqlx::query_scalar::<_, i64>("SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name = ?1");
+    let history_index = format!("{}_{}", name_of(table), INDEX.0);
+    let there = history.bind(&history_index).fetch_one(connection).await.map_err(classify)? > 0;
+    let by_history = if there { format!("INDEXED BY \"{history_index}\"") } else { String::new() };
     let places = [
+        ("by_history", by_history),
         by("by_pending", "pending_by_available"),
         by("by_published", "published_by_time"),
         by("by_dead", "dead_by_time"),

@@ -1,5 +1,7 @@
 //! The statements of one table, their names filled in once.
 
+use super::gone::Gone;
+use super::history::Sent;
 use crate::table::Template;
 
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(super) struct Statements {
     pub(super) renew: String,
     pub(super) resign: String,
     pub(super) gate: String,
+    /// Where delivered rows do not stay.
+    pub(super) gone: Option<Gone>,
 }
 
 /// Whether the place of the active relay is free for `?2`, which holds the lock file or not (`?3`), at `?4`.
@@ -33,7 +37,7 @@ const MAY_WORK: &str = "EXISTS (SELECT 1 FROM {{relay}} r WHERE r.tbl = ?6 AND r
                    AND (?7 IS NULL OR (r.holder = ?7 AND r.expires_at > ?1)))";
 
 impl Statements {
-    pub(super) fn new(names: &Template) -> Self {
+    pub(super) fn new(names: &Template, sent: &Sent) -> Self {
         let base = names.clone().with("takeable", TAKEABLE);
         let pick = |unlocked: &str, topics: &str| {
             base.clone().with("unlocked", unlocked).with("topics", topics).fill(include_str!("sql/pick.sql"))
@@ -83,12 +87,14 @@ impl Statements {
                 "SELECT paused_at IS NOT NULL, ?2 IS NULL OR (holder = ?2 AND expires_at > ?3)
                  FROM {{relay}} WHERE tbl = ?1",
             ),
+            gone: Gone::new(&base, sent),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::admin::counts_sql;
     use super::super::plans::{lives, plan};
     use super::*;
 
@@ -98,7 +104,7 @@ mod tests {
         let pending = "USING INDEX org_outbox_pending_by_available (available_at>? AND available_at<?)";
         let key = "USING INTEGER PRIMARY KEY (rowid=?)";
         for (life, mut connection, names) in lives().await {
-            let s = Statements::new(&names);
+            let s = Statements::new(&names, &Sent::Kept);
             for (sql, wanted) in [
                 (s.pick_waiting, vec![pending]),
                 (s.pick_suspect, vec![pending]),
@@ -124,7 +130,7 @@ mod tests {
                 ),
                 (names.fill(include_str!("sql/guard.sql")), vec![key]),
                 (
-                    names.fill(include_str!("sql/counts.sql")),
+                    counts_sql(&names, false),
                     vec!["org_outbox_pending_by_available", "org_outbox_dead_by_time"],
                 ),
             ] {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
-use postbox_core::{Order, StoreError, TableName};
+use postbox_core::{History, Order, StoreError, TableName};
 use serde_json::{Value, json};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use sqlx::{AssertSqlSafe, SqliteConnection};
@@ -21,6 +21,7 @@ use uuid::Uuid;
 use super::claim::{ClaimState, data_version};
 use super::clock::{now, span};
 use super::error::classify;
+use super::history::Sent;
 use super::link::Link;
 use super::row::{array, key_of, sequence_of};
 use super::schema::{TableShape, in_main, names};
@@ -46,6 +47,7 @@ pub(super) struct Inner {
     pub(super) reader: Link,
     pub(super) writer: Link,
     pub(super) single_active: bool,
+    history: History,
     /// This incarnation of the relay: never used again.
     pub(super) holder: String,
     pub(super) leader_ttl: Duration,
@@ -73,6 +75,7 @@ pub struct SqliteStoreBuilder {
     options: SqliteConnectOptions,
     table: TableName,
     single_active: bool,
+    history: History,
     name: String,
     leader_ttl: Duration,
     order: Order,
@@ -82,6 +85,12 @@ impl SqliteStoreBuilder {
     /// Whether only one relay works on the table at a time (the default).
     pub fn single_active(mut self, single: bool) -> Self {
         self.single_active = single;
+        self
+    }
+
+    /// What becomes of the rows of events that were delivered (they are kept). All relays of a table should do the same.
+    pub fn history(mut self, history: History) -> Self {
+        self.history = history;
         self
     }
 
@@ -113,6 +122,7 @@ impl SqliteStoreBuilder {
             reader: Link::new(self.options.clone()),
             writer: Link::new(self.options),
             single_active: self.single_active,
+            history: self.history,
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
             order: self.order,
@@ -127,8 +137,15 @@ impl SqliteStore {
     /// Starts to build a store with its own connections.
     pub fn builder(options: SqliteConnectOptions, table: TableName) -> SqliteStoreBuilder {
         let name = format!("pid-{}", std::process::id());
-        let (leader_ttl, order) = (Duration::from_secs(15), Order::None);
-        SqliteStoreBuilder { options, table, single_active: true, name, leader_ttl, order }
+        SqliteStoreBuilder {
+            options,
+            table,
+            single_active: true,
+            order: Order::None,
+            history: History::Keep,
+            name,
+            leader_ttl: Duration::from_secs(15),
+        }
     }
 
     /// A store with the defaults, that opens the file that a pool does (but takes no connection from it).
@@ -149,10 +166,11 @@ impl Inner {
         let lock_file = format!("{}.postbox-{table}.lock", reader.file().await?);
         TableShape::expect(&mut reader.connection, &table).await?;
         let names = names(&mut reader.connection, &table).await?;
+        let sent = Sent::look(&mut reader.connection, &table, self.history).await?;
         reader.keep();
         self.writer.expect_writable().await?;
         Ok(Opened {
-            statements: Statements::new(&names),
+            statements: Statements::new(&names, &sent),
             key: table.to_string(),
             lock_file: lock_file.into(),
         })
@@ -179,7 +197,9 @@ impl Inner {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
-        let lost = if let Some(claims) = claims_of(settlements) {
+        let lost = if let Some(gone) = &opened.statements.gone {
+            self.settle_gone(opened, gone, settlements).await?
+        } else if let Some(claims) = claims_of(settlements) {
             self.settle_delivered(opened, &claims).await?
         } else {
             let leases = settlements.iter().map(|settlement| &settlement.lease);
@@ -207,7 +227,13 @@ impl Inner {
             let mut done = self.writer.execute(|at| settle(at, lease, &sequences)).await?;
             let mut lost = Vec::new();
             if done.changed != wanted as u64 {
-                lost = not_settled(&mut done.taken.connection, opened, done.at, sequences).await?;
+                lost = not_settled(
+                    &mut done.taken.connection,
+                    &opened.statements.not_settled,
+                    done.at,
+                    sequences,
+                )
+                .await?;
             }
             done.taken.keep();
             return Ok(lost);
@@ -221,7 +247,7 @@ impl Inner {
         let mut lost = Vec::new();
         if changed != wanted as u64 {
             let sequences = array(claims.iter().flat_map(|(_, sequences)| sequences.iter().copied()));
-            lost = not_settled(&mut writer.connection, opened, at, sequences).await?;
+            lost = not_settled(&mut writer.connection, &opened.statements.not_settled, at, sequences).await?;
         }
         writer.commit().await?;
         Ok(lost)
@@ -246,13 +272,13 @@ impl Inner {
 
 /// Rows that were not published at this time: their leases were lost. (One that another relay published in the very same
 /// microsecond is not told from ours; it is published all the same.)
-async fn not_settled(
+pub(super) async fn not_settled(
     connection: &mut SqliteConnection,
-    opened: &Opened,
+    sql: &str,
     at: i64,
     sequences: String,
 ) -> Result<Vec<Uuid>, StoreError> {
-    let lost = sqlx::query_scalar::<_, i64>(AssertSqlSafe(opened.statements.not_settled.as_str()))
+    let lost = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql.to_owned()))
         .bind(at)
         .bind(sequences)
         .fetch_all(connection);
@@ -263,7 +289,7 @@ async fn not_settled(
 const FEW: usize = 4;
 
 /// The rows of each claim, if everything arrived and the claims are few: a lease of each, and the sequences.
-fn claims_of(settlements: &[Settlement]) -> Option<Vec<(&Lease, Vec<i64>)>> {
+pub(super) fn claims_of(settlements: &[Settlement]) -> Option<Vec<(&Lease, Vec<i64>)>> {
     let mut claims: Vec<(&Lease, Vec<i64>)> = Vec::new();
     for Settlement { lease, verdict, .. } in settlements {
         if *verdict != Verdict::Delivered {
@@ -284,13 +310,13 @@ fn claims_of(settlements: &[Settlement]) -> Option<Vec<(&Lease, Vec<i64>)>> {
 }
 
 /// Leases for SQL: `[sequence, token, attempts]` each.
-fn fence<'a>(leases: impl Iterator<Item = &'a Lease>) -> String {
+pub(super) fn fence<'a>(leases: impl Iterator<Item = &'a Lease>) -> String {
     let one = |lease: &Lease| json!([sequence_of(lease.row), &*lease.token, lease.attempts]);
     leases.map(one).collect::<Value>().to_string()
 }
 
 /// A settlement for SQL.
-fn verdict(settlement: &Settlement) -> Value {
+pub(super) fn verdict(settlement: &Settlement) -> Value {
     let (number, wait, error) = match &settlement.verdict {
         Verdict::Delivered => (0, None, None),
         Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),

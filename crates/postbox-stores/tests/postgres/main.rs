@@ -14,6 +14,7 @@ mod enqueue_sql;
 mod faults;
 mod fences;
 mod grants;
+mod history;
 mod hot;
 mod migrations;
 mod order;
@@ -28,6 +29,7 @@ use subject::{Shape, Table};
 
 postbox_testkit::store_suite!(migrated, Table::new(Shape::Migrated));
 postbox_testkit::store_suite!(ordered, Table::new(Shape::Ordered));
+postbox_testkit::store_suite!(moving, Table::new(Shape::Moving));
 postbox_testkit::store_suite!(bare, Table::new(Shape::Bare));
 postbox_testkit::store_suite!(least_privilege, Table::new(Shape::Grants));
 postbox_testkit::store_suite!(pooled, Table::new(Shape::Pooled));

@@ -8,7 +8,7 @@ use postbox_core::store::{OnDead, Order, Verdict};
 use postbox_core::{
     Backoff, Delivery, DispatchError, Dispatcher, Outbox, Record, Relay, RelayHandle, Settings,
 };
-use postbox_stores::postgres::migrate::{self, Ordered, UpOptions};
+use postbox_stores::postgres::migrate::{self, Extras, Ordered};
 use postbox_stores::postgres::{PgStore, Strategy};
 use postbox_testkit::suite::{OpenTransaction as _, Subject as _, TOPIC, claim, enqueue, event, quick};
 use postbox_testkit::{Oracle, eventually};
@@ -144,7 +144,7 @@ async fn an_owner_and_its_successors_keep_the_order_of_commits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_trigger_order_is_for_the_writers_to_keep() {
     let table = Table::new(Shape::Migrated).await;
-    let options = UpOptions::default().ordered(Ordered::Index);
+    let options = Extras { ordered: Ordered::Index, ..Extras::default() };
     let mut connection = table.owner.acquire().await.unwrap();
     migrate::up_with(&mut connection, &table.name, options, |_| {}).await.unwrap();
     let first = table.begin(vec![of(1, 1)]).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use postbox_core::cleaner::{Sweep as _, SweepCount as _, SweepRequest};
 use postbox_core::{Enqueued, Inspect as _, Record};
 use postbox_stores::postgres::connect_options;
-use postbox_stores::postgres::migrate::{self, Format, Ordered, UpOptions};
+use postbox_stores::postgres::migrate::{self, Extras, Format, Ordered};
 use postbox_testkit::suite::{OpenTransaction as _, Subject as _, TOPIC, enqueue, event};
 use postbox_testkit::{PgServer, TestDb, eventually};
 use sqlx::{ConnectOptions as _, PgConnection};
@@ -24,7 +24,7 @@ async fn connect(db: &TestDb) -> PgConnection {
 }
 
 async fn up(db: &TestDb, ordered: Ordered) -> Vec<String> {
-    let (table, options) = ("public.org_outbox".parse().unwrap(), UpOptions::default().ordered(ordered));
+    let (table, options) = ("public.org_outbox".parse().unwrap(), Extras { ordered, ..Extras::default() });
     let plan = migrate::plan_with(&mut connect(db).await, &table, options).await.unwrap();
     let done = migrate::up_with(&mut connect(db).await, &table, options, |_| {}).await.unwrap();
     assert_eq!(plan, done, "what is shown is what is done");
@@ -69,16 +69,18 @@ async fn printed_sql_makes_an_ordered_table_and_a_bare_one_can_become_one() {
     let server = PgServer::shared();
     let (printed, bare, indexed) = (server.database(), server.database(), server.database());
     let name = "public.org_outbox".parse().unwrap();
-    let sql = migrate::print_up_with(&name, Format::Sql, UpOptions::default().ordered(WRITERS));
+    let sql = migrate::print_up_with(&name, Format::Sql, Extras { ordered: WRITERS, ..Extras::default() });
     assert!(!sql.contains("CONCURRENTLY"));
     printed.psql(&format!("BEGIN; {sql} COMMIT"));
     assert!(up(&printed, WRITERS).await.is_empty(), "nothing is left to do");
     printed.psql(&sql);
-    let goose = migrate::print_up_with(&name, Format::Goose, UpOptions::default().ordered(WRITERS));
+    let goose =
+        migrate::print_up_with(&name, Format::Goose, Extras { ordered: WRITERS, ..Extras::default() });
     let begins = goose.matches("-- +goose StatementBegin").count();
     assert_eq!(begins, goose.matches("-- +goose StatementEnd").count());
     assert!(goose.contains("CREATE OR REPLACE TRIGGER postbox_ordered") && begins >= 3);
-    let only = migrate::print_up_with(&name, Format::Sql, UpOptions::default().ordered(Ordered::Index));
+    let only =
+        migrate::print_up_with(&name, Format::Sql, Extras { ordered: Ordered::Index, ..Extras::default() });
     assert!(only.contains("pending_by_aggregate") && !only.contains("postbox_ordered"));
     indexed.psql(&only);
     assert!(up(&indexed, Ordered::Index).await.is_empty());

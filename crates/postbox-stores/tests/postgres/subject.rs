@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use postbox_core::store::Order;
-use postbox_core::{EventId, Outbox, Receipt, Record, StoreError, TableName, UnitOfWork};
-use postbox_stores::postgres::migrate::{self, Grants, Ordered, UpOptions};
+use postbox_core::{EventId, History, Outbox, Receipt, Record, StoreError, TableName, UnitOfWork};
+use postbox_stores::postgres::migrate::{self, Extras, Grants, Ordered};
 use postbox_stores::postgres::{
     PgAdmin, PgOutboxTransaction, PgStore, SqlxPostgres, Strategy, connect_options,
 };
@@ -48,6 +48,8 @@ pub(crate) enum Shape {
     Grants,
     /// Relays reach it through PgBouncer in transaction mode.
     Pooled,
+    /// Its relays move what was published.
+    Moving,
 }
 
 /// A database of its own with one outbox table.
@@ -87,7 +89,7 @@ impl Table {
             let mut connection = options.connect().await.unwrap();
             let ordered = matches!(shape, Shape::Ordered | Shape::OrderedLease);
             let wanted = if ordered { Ordered::Writers } else { Ordered::AsItIs };
-            let options = UpOptions::default().ordered(wanted);
+            let options = Extras { ordered: wanted, ..Extras::default() };
             migrate::up_with(&mut connection, &name, options, |_| {}).await.unwrap();
         }
         if shape == Shape::Grants {
@@ -105,6 +107,12 @@ impl Table {
         if shape == Shape::Pooled {
             relay = connect_options(&db.url_through(PgBouncer::shared().addr())).unwrap();
         }
+        if shape == Shape::Moving {
+            let mut connection = options.connect().await.unwrap();
+            migrate::up_with(&mut connection, &name, Extras { history: true, ..Extras::default() }, |_| {})
+                .await
+                .unwrap();
+        }
         let pool = |options| PgPoolOptions::new().max_connections(4).connect_lazy_with(options);
         Self { owner: pool(options), writer: pool(writer), relay, name, shape, db }
     }
@@ -112,16 +120,54 @@ impl Table {
     pub(crate) fn outbox(&self) -> Outbox {
         match self.shape {
             Shape::Bare => Outbox::bare(self.name.clone()),
-            Shape::Migrated | Shape::Ordered | Shape::OrderedLease | Shape::Grants | Shape::Pooled => {
-                Outbox::new(self.name.clone())
-            }
+            _ => Outbox::new(self.name.clone()),
         }
     }
 
     async fn change(&self, sql: &str, event: EventId, by: f64) {
+        assert_eq!(self.changed(sql, event, by).await, 1);
+    }
+
+    async fn changed(&self, sql: &str, event: EventId, by: f64) -> u64 {
         let sql = sql.to_owned();
         let change = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(event.0).bind(by).execute(&self.owner);
-        assert_eq!(change.await.unwrap().rows_affected(), 1);
+        change.await.unwrap().rows_affected()
+    }
+
+    async fn has_history(&self) -> bool {
+        let there = sqlx::query_scalar("SELECT to_regclass('org_outbox_history') IS NOT NULL");
+        there.fetch_one(&self.owner).await.unwrap()
+    }
+
+    /// The row of an event in a table, the latest if there are several.
+    async fn row_in(&self, table: &str, event: EventId) -> Option<RowState> {
+        let (dead, log) = if self.features().full {
+            ("dead_at IS NOT NULL", "coalesce(jsonb_array_length(attempts_log), 0)")
+        } else {
+            ("published_at IS NULL AND attempts >= 25 AND locked_at IS NULL", "0")
+        };
+        let sql = format!(
+            "SELECT published_at IS NOT NULL, {dead}, locked_at IS NOT NULL, attempts, available_at <= now(), last_error,
+                    {log}, ctid::text || '/' || xmin::text
+             FROM {table} WHERE event_id = $1 ORDER BY published_at DESC LIMIT 1"
+        );
+        let row =
+            sqlx::query(sqlx::AssertSqlSafe(sql)).bind(event.0).fetch_optional(&self.owner).await.unwrap()?;
+        Some(RowState {
+            published: row.get(0),
+            dead: row.get(1),
+            locked: row.get(2),
+            attempts: row.get(3),
+            due: row.get(4),
+            last_error: row.get(5),
+            log_lines: usize::try_from(row.get::<i32, _>(6)).unwrap(),
+            version: row.get(7),
+        })
+    }
+
+    fn owns(&self, single_active: bool) -> bool {
+        // Where rows can be owned, the suite sees that; rows are leased under least privilege.
+        matches!(self.shape, Shape::Migrated | Shape::Moving) && single_active
     }
 }
 
@@ -157,11 +203,12 @@ impl Subject for Table {
     type Driver = SqlxPostgres;
 
     fn features(&self) -> Features {
-        Features { full: self.shape != Shape::Bare, order: self.is_ordered() }
+        let full = self.shape != Shape::Bare;
+        Features { full, order: self.is_ordered(), history: full }
     }
 
     fn has_hot_path(&self) -> bool {
-        self.shape == Shape::Migrated
+        matches!(self.shape, Shape::Migrated | Shape::Moving)
     }
 
     fn outbox(&self) -> Outbox {
@@ -190,11 +237,38 @@ impl Subject for Table {
     }
 
     fn store(&self, single_active: bool) -> PgStore {
-        // Where rows can be owned, the suite sees that; rows are leased under least privilege.
-        let owns = matches!(self.shape, Shape::Migrated | Shape::Pooled) && single_active;
-        let strategy = if owns { Strategy::Owner } else { Strategy::Auto };
+        self.store_with(single_active, self.history())
+    }
+
+    fn history(&self) -> History {
+        if self.shape == Shape::Moving { History::Move } else { History::Keep }
+    }
+
+    fn store_with(&self, single_active: bool, history: History) -> PgStore {
+        let strategy = if self.owns(single_active) { Strategy::Owner } else { Strategy::Auto };
         let store = PgStore::builder(self.relay.clone(), self.name.clone());
-        store.single_active(single_active).strategy(strategy).build()
+        store.single_active(single_active).strategy(strategy).history(history).build()
+    }
+
+    async fn make_history(&self) -> Vec<String> {
+        let mut connection = connect_options(&self.db.url).unwrap().connect().await.unwrap();
+        let extras = Extras { history: true, ..Extras::default() };
+        let plan = migrate::up_with(&mut connection, &self.name, extras, |_| {}).await.unwrap();
+        if self.shape == Shape::Grants {
+            let relay = format!("relay={}", role(&self.db, "relay")).parse().unwrap();
+            self.db.psql(&migrate::print_grants_with(&self.name, &relay, extras));
+        }
+        plan.steps.into_iter().map(|step| step.what).collect()
+    }
+
+    async fn moved(&self, event: EventId) -> Option<RowState> {
+        if self.has_history().await { self.row_in("org_outbox_history", event).await } else { None }
+    }
+
+    async fn view(&self, event: EventId) -> Vec<String> {
+        let view =
+            sqlx::query_scalar("SELECT status FROM org_outbox_status WHERE event_id = $1").bind(event.0);
+        view.fetch_all(&self.owner).await.unwrap()
     }
 
     fn ordered_store(&self, order: Order, single_active: bool) -> PgStore {
@@ -217,32 +291,15 @@ impl Subject for Table {
     }
 
     async fn row(&self, event: EventId) -> Option<RowState> {
-        let (dead, log) = if self.features().full {
-            ("dead_at IS NOT NULL", "coalesce(jsonb_array_length(attempts_log), 0)")
-        } else {
-            ("published_at IS NULL AND attempts >= 25 AND locked_at IS NULL", "0")
-        };
-        let sql = format!(
-            "SELECT published_at IS NOT NULL, {dead}, locked_at IS NOT NULL, attempts, available_at <= now(), last_error,
-                    {log}, ctid::text || '/' || xmin::text
-             FROM org_outbox WHERE event_id = $1"
-        );
-        let row =
-            sqlx::query(sqlx::AssertSqlSafe(sql)).bind(event.0).fetch_optional(&self.owner).await.unwrap()?;
-        Some(RowState {
-            published: row.get(0),
-            dead: row.get(1),
-            locked: row.get(2),
-            attempts: row.get(3),
-            due: row.get(4),
-            last_error: row.get(5),
-            log_lines: usize::try_from(row.get::<i32, _>(6)).unwrap(),
-            version: row.get(7),
-        })
+        let row = self.row_in("org_outbox", event).await;
+        if row.is_none() && self.shape == Shape::Moving { self.moved(event).await } else { row }
     }
 
     async fn rows(&self) -> usize {
-        let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM org_outbox").fetch_one(&self.owner);
+        // With what was moved, where something was.
+        let place = if self.features().full { "org_outbox_status" } else { "org_outbox" };
+        let count = format!("SELECT count(*) FROM {place}");
+        let count = sqlx::query_scalar::<_, i64>(sqlx::AssertSqlSafe(count)).fetch_one(&self.owner);
         usize::try_from(count.await.unwrap()).unwrap()
     }
 
@@ -253,12 +310,18 @@ impl Subject for Table {
 
     async fn make_older(&self, event: EventId, by: Duration) {
         let dead = if self.features().full { ", dead_at = dead_at - make_interval(secs => $2)" } else { "" };
-        let sql = format!(
-            "UPDATE org_outbox SET created_at = created_at - make_interval(secs => $2),
+        let sql = |table: &str| {
+            format!(
+                "UPDATE {table} SET created_at = created_at - make_interval(secs => $2),
                 available_at = available_at - make_interval(secs => $2),
                 published_at = published_at - make_interval(secs => $2){dead} WHERE event_id = $1"
-        );
-        self.change(&sql, event, by.as_secs_f64()).await;
+            )
+        };
+        let mut changed = self.changed(&sql("org_outbox"), event, by.as_secs_f64()).await;
+        if changed == 0 && self.has_history().await {
+            changed = self.changed(&sql("org_outbox_history"), event, by.as_secs_f64()).await;
+        }
+        assert_eq!(changed, 1);
     }
 
     async fn spoil(&self, event: EventId) {

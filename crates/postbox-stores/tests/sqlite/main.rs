@@ -14,3 +14,4 @@ mod subject;
 use subject::Table;
 
 postbox_testkit::store_suite!(sqlite, Table::new());
+postbox_testkit::store_suite!(moving, Table::moving());

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use postbox_core::{EventId, Order, Outbox, Receipt, Record, TableName, UnitOfWork};
+use postbox_core::{EventId, History, Order, Outbox, Receipt, Record, TableName, UnitOfWork};
+use postbox_stores::sqlite::migrate::Extras;
 use postbox_stores::sqlite::{
     SqliteAdmin, SqliteOutboxTransaction, SqliteStore, SqlxSqlite, begin, connect_options, migrate,
 };
@@ -18,6 +19,8 @@ pub(crate) struct Table {
     pub(crate) name: TableName,
     pub(crate) options: SqliteConnectOptions,
     pub(crate) pool: SqlitePool,
+    /// Its relays move what was published.
+    moving: bool,
 }
 
 /// How everybody opens the file of a test.
@@ -35,7 +38,48 @@ impl Table {
         let pool = SqlitePoolOptions::new().max_connections(4).connect_lazy_with(options.clone());
         let name: TableName = "org_outbox".parse().unwrap();
         migrate::up(&mut pool.acquire().await.unwrap(), &name, |_| {}).await.unwrap();
-        Self { folder, name, options, pool }
+        Self { folder, name, options, pool, moving: false }
+    }
+
+    /// A table whose relays move what was published.
+    pub(crate) async fn moving() -> Self {
+        let table = Self { moving: true, ..Self::new().await };
+        table.make_history().await;
+        table
+    }
+
+    async fn has_history(&self) -> bool {
+        self.number("SELECT count(*) FROM sqlite_schema WHERE name = 'org_outbox_history'").await > 0
+    }
+
+    async fn changed(&self, sql: &str, event: EventId, by: i64) -> u64 {
+        let change = sqlx::query(sqlx::AssertSqlSafe(sql.to_owned())).bind(event.0).bind(by);
+        change.execute(&self.pool).await.unwrap().rows_affected()
+    }
+
+    /// The row of an event in a table, the latest if there are several.
+    async fn row_in(&self, table: &str, event: EventId) -> Option<RowState> {
+        // There are no row versions here: the whole row has to do.
+        let sql = format!(
+            "SELECT published_at IS NOT NULL, dead_at IS NOT NULL, locked_at IS NOT NULL, attempts, available_at <= ?2,
+                    last_error, coalesce(json_array_length(attempts_log), 0),
+                    json_array(hex(id), sequence, created_at, published_at, attempts, available_at, locked_at, last_error,
+                        locked_by, dead_at, attempts_log, payload)
+             FROM {table} WHERE event_id = ?1 ORDER BY published_at DESC LIMIT 1"
+        );
+        let now = i64::try_from(time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000).unwrap();
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(event.0).bind(now);
+        let row = row.fetch_optional(&self.pool).await.unwrap()?;
+        Some(RowState {
+            published: row.get(0),
+            dead: row.get(1),
+            locked: row.get(2),
+            attempts: row.get(3),
+            due: row.get(4),
+            last_error: row.get(5),
+            log_lines: usize::try_from(row.get::<i64, _>(6)).unwrap(),
+            version: row.get(7),
+        })
     }
 
     pub(crate) fn file(&self) -> PathBuf {
@@ -87,7 +131,7 @@ impl Subject for Table {
     type Driver = SqlxSqlite;
 
     fn features(&self) -> Features {
-        Features { full: true, order: true }
+        Features { full: true, order: true, history: true }
     }
 
     fn writers_overlap(&self) -> bool {
@@ -124,7 +168,32 @@ impl Subject for Table {
     }
 
     fn store(&self, single_active: bool) -> SqliteStore {
-        SqliteStore::builder(self.options.clone(), self.name.clone()).single_active(single_active).build()
+        self.store_with(single_active, self.history())
+    }
+
+    fn history(&self) -> History {
+        if self.moving { History::Move } else { History::Keep }
+    }
+
+    fn store_with(&self, single_active: bool, history: History) -> SqliteStore {
+        let store = SqliteStore::builder(self.options.clone(), self.name.clone());
+        store.single_active(single_active).history(history).build()
+    }
+
+    async fn make_history(&self) -> Vec<String> {
+        let (mut connection, extras) =
+            (self.pool.acquire().await.unwrap(), Extras { history: true, ..Extras::default() });
+        let plan = migrate::up_with(&mut connection, &self.name, extras, |_| {}).await.unwrap();
+        plan.steps.into_iter().map(|step| step.what).collect()
+    }
+
+    async fn moved(&self, event: EventId) -> Option<RowState> {
+        if self.has_history().await { self.row_in("org_outbox_history", event).await } else { None }
+    }
+
+    async fn view(&self, event: EventId) -> Vec<String> {
+        let view = sqlx::query_scalar("SELECT status FROM org_outbox_status WHERE event_id = ?1");
+        view.bind(event.0.to_string()).fetch_all(&self.pool).await.unwrap()
     }
 
     fn ordered_store(&self, order: Order, single_active: bool) -> SqliteStore {
@@ -147,28 +216,12 @@ impl Subject for Table {
     }
 
     async fn row(&self, event: EventId) -> Option<RowState> {
-        // There are no row versions here: the whole row has to do.
-        let sql = "SELECT published_at IS NOT NULL, dead_at IS NOT NULL, locked_at IS NOT NULL, attempts, available_at <= ?2,
-                    last_error, coalesce(json_array_length(attempts_log), 0),
-                    json_array(hex(id), sequence, created_at, published_at, attempts, available_at, locked_at, last_error,
-                        locked_by, dead_at, attempts_log, payload)
-             FROM org_outbox WHERE event_id = ?1";
-        let now = i64::try_from(time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000).unwrap();
-        let row = sqlx::query(sql).bind(event.0).bind(now).fetch_optional(&self.pool).await.unwrap()?;
-        Some(RowState {
-            published: row.get(0),
-            dead: row.get(1),
-            locked: row.get(2),
-            attempts: row.get(3),
-            due: row.get(4),
-            last_error: row.get(5),
-            log_lines: usize::try_from(row.get::<i64, _>(6)).unwrap(),
-            version: row.get(7),
-        })
+        let row = self.row_in("org_outbox", event).await;
+        if row.is_none() && self.moving { self.moved(event).await } else { row }
     }
 
     async fn rows(&self) -> usize {
-        usize::try_from(self.number("SELECT count(*) FROM org_outbox").await).unwrap()
+        usize::try_from(self.number("SELECT count(*) FROM org_outbox_status").await).unwrap()
     }
 
     async fn expire_lease(&self, event: EventId) {
@@ -177,9 +230,18 @@ impl Subject for Table {
     }
 
     async fn make_older(&self, event: EventId, by: Duration) {
-        let sql = "UPDATE org_outbox SET created_at = created_at - ?2, available_at = available_at - ?2,
-                       published_at = published_at - ?2, dead_at = dead_at - ?2 WHERE event_id = ?1";
-        self.change(sql, event, i64::try_from(by.as_micros()).unwrap()).await;
+        let sql = |table: &str| {
+            format!(
+                "UPDATE {table} SET created_at = created_at - ?2, available_at = available_at - ?2,
+                     published_at = published_at - ?2, dead_at = dead_at - ?2 WHERE event_id = ?1"
+            )
+        };
+        let by = i64::try_from(by.as_micros()).unwrap();
+        let mut changed = self.changed(&sql("org_outbox"), event, by).await;
+        if changed == 0 && self.has_history().await {
+            changed = self.changed(&sql("org_outbox_history"), event, by).await;
+        }
+        assert_eq!(changed, 1);
     }
 
     async fn spoil(&self, event: EventId) {

@@ -123,11 +123,13 @@ pub async fn what_does_not_exist_is_not_handled<S: Subject>(subject: &S) {
         subject.run_in(&mut tx, "SELECT 1 / 0").await.unwrap_err();
         tx.commit().await.unwrap_err();
     }
-    // A duplicate writes nothing, and is not handled again.
-    let mut tx = subject.open(&outbox).await;
-    let again = event(TOPIC, 1).event_id(kept.0);
-    outbox.enqueue(&mut tx, again).await.unwrap();
-    tx.commit().await.unwrap();
+    // A duplicate writes nothing, and is not handled again, as long as the first is there.
+    if subject.history().recognises_duplicates() {
+        let mut tx = subject.open(&outbox).await;
+        let again = event(TOPIC, 1).event_id(kept.0);
+        outbox.enqueue(&mut tx, again).await.unwrap();
+        tx.commit().await.unwrap();
+    }
     let last = commit(subject, &outbox, 1).await[0];
     published(subject, last).await;
     is_empty(&path, 1000).await;

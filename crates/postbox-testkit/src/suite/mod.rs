@@ -9,6 +9,7 @@ pub mod claim;
 pub mod diagnose;
 pub mod enqueue;
 pub mod handlers;
+pub mod history;
 pub mod hooks;
 pub mod hot;
 pub mod order;
@@ -26,8 +27,8 @@ use std::time::Duration;
 use postbox_core::cleaner::SweepCount;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
 use postbox_core::{
-    Backoff, Browse, DeadLetters, Diagnose, Driver, EventId, Inspect, Order, Outbox, OutboxTransaction,
-    Receipt, Record, RecordBuilder, Settings, Store, TableName, Topic, UnitOfWork,
+    Backoff, Browse, DeadLetters, Diagnose, Driver, EventId, History, Inspect, Order, Outbox,
+    OutboxTransaction, Receipt, Record, RecordBuilder, Settings, Store, TableName, Topic, UnitOfWork,
 };
 
 /// A store under test: a table of its own, empty at the start.
@@ -74,6 +75,10 @@ pub trait Subject: Sync {
         tx: &mut OutboxTransaction<Self::Driver>,
         records: Vec<Record>,
     ) -> impl Future<Output = Vec<Receipt>> + Send;
+    /// What its relays do with the rows of delivered events.
+    fn history(&self) -> History {
+        History::Keep
+    }
     /// A new relay's view of the table.
     fn store(&self, single_active: bool) -> Self::Store;
     /// A new relay's view of the table, where the events of an aggregate go in order. Asked for only of those that declare it.
@@ -81,6 +86,14 @@ pub trait Subject: Sync {
         assert!(!self.features().order, "a store that declares it gives one, {order:?}");
         self.store(single_active)
     }
+    /// The same, for a relay that does this with the rows of delivered events.
+    fn store_with(&self, single_active: bool, history: History) -> Self::Store;
+    /// Gives the table a history; answers the steps that it took.
+    fn make_history(&self) -> impl Future<Output = Vec<String>> + Send;
+    /// The row of an event in the history, the latest if there are several.
+    fn moved(&self, event: EventId) -> impl Future<Output = Option<RowState>> + Send;
+    /// What the status view says of an event, each time that it has it.
+    fn view(&self, event: EventId) -> impl Future<Output = Vec<String>> + Send;
     /// The operators' view.
     fn admin(&self) -> Self::Admin {
         self.admin_of(self.table())
@@ -91,7 +104,7 @@ pub trait Subject: Sync {
     fn admin_of(&self, table: TableName) -> Self::Admin;
     /// Enqueues in a transaction that stays open.
     fn begin(&self, records: Vec<Record>) -> impl Future<Output = Self::Open> + Send;
-    /// The row of an event.
+    /// The row of an event: in the table, or, for a subject whose relays move them, in its history.
     fn row(&self, event: EventId) -> impl Future<Output = Option<RowState>> + Send;
     /// How many rows there are.
     fn rows(&self) -> impl Future<Output = usize> + Send;
@@ -126,6 +139,8 @@ pub struct Features {
     pub full: bool,
     /// The events of an aggregate in order.
     pub order: bool,
+    /// A history that published rows can be moved to.
+    pub history: bool,
 }
 
 /// What matters of a row.
@@ -313,6 +328,17 @@ macro_rules! store_suite {
                 browse: statuses_tell_what_became_of_events,
                 browse: published_events_are_sent_again_by_id_and_by_time,
                 browse: chosen_dead_events_are_replayed_or_discarded,
+                history: each_history_keeps_what_it_promises,
+                history: batches_of_every_verdict_are_settled_by_each_history,
+                history: no_history_takes_what_is_anothers,
+                history: a_death_before_the_settle_repeats_and_loses_nothing,
+                history: a_move_without_a_history_is_refused,
+                history: duplicates_are_recognised_as_long_as_the_row_is_there,
+                history: what_was_moved_is_listed_shown_and_counted,
+                history: what_was_moved_is_cleaned_after_its_retention,
+                history: what_was_moved_is_sent_again_by_id_and_by_time,
+                history: what_was_written_again_stays_in_the_history,
+                history: hot_events_go_where_the_others_go,
                 diagnose: a_table_that_is_well_is_found_well,
                 diagnose: a_table_that_is_missing_is_a_finding,
             }

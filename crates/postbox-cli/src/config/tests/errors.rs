@@ -90,8 +90,6 @@ fn a_kubernetes_service_called_outbox_relay_does_no_harm() {
 fn what_this_version_cannot_do_is_refused() {
     for (name, value) in [
         ("OUTBOX_RELAY_CLAIM", "owner"),
-        ("OUTBOX_RELAY_HISTORY", "move"),
-        ("OUTBOX_RELAY_HISTORY", "none"),
         ("OUTBOX_RELAY_ORDERING", "aggregate"),
         ("OUTBOX_RELAY_TENANTS", "11111111-1111-4111-8111-111111111111"),
         ("OUTBOX_RELAY_FAIR_TENANTS", "1"),
@@ -108,6 +106,8 @@ fn what_this_version_cannot_do_is_refused() {
         ("OUTBOX_RELAY_CLAIM", "auto"),
         ("OUTBOX_RELAY_CLAIM", "lease"),
         ("OUTBOX_RELAY_HISTORY", "keep"),
+        ("OUTBOX_RELAY_HISTORY", "move"),
+        ("OUTBOX_RELAY_HISTORY", "none"),
         ("OUTBOX_RELAY_ORDERING", "none"),
         ("OUTBOX_RELAY_FAIR_TENANTS", "0"),
     ] {

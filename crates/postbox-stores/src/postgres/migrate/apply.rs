@@ -6,10 +6,10 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use super::names;
-use super::options::UpOptions;
 use super::plan::plan_with;
-use crate::plan::{Plan, Step, StepLock};
+use crate::plan::{Extras, Plan, Step, StepLock};
 use crate::postgres::error::classify;
+use crate::postgres::history::HistoryShape;
 use crate::postgres::schema::TableShape;
 
 /// A lock that is waited for makes all that come after it wait too: so not for long, but again and again.
@@ -26,21 +26,21 @@ pub async fn up(
     table: &TableName,
     progress: impl FnMut(&Step),
 ) -> Result<Plan, StoreError> {
-    up_with(connection, table, UpOptions::default(), progress).await
+    up_with(connection, table, Extras::default(), progress).await
 }
 
-/// As [`up`], with what not every table has.
+/// The same, with what only some tables have.
 ///
 /// # Errors
-/// As [`up`].
+/// As [`up`]; also when something else stands where an extra table would be.
 pub async fn up_with(
     connection: &mut PgConnection,
     table: &TableName,
-    options: UpOptions,
+    extras: Extras,
     mut progress: impl FnMut(&Step),
 ) -> Result<Plan, StoreError> {
     one_at_a_time(connection).await?;
-    let plan = plan_with(connection, table, options).await?;
+    let plan = plan_with(connection, table, extras).await?;
     for step in &plan.steps {
         progress(step);
         carry_out(connection, &plan.table, step).await?;
@@ -51,7 +51,7 @@ pub async fn up_with(
     Ok(plan)
 }
 
-/// Removes a table and what belongs to it. Refuses while it holds events that were not published, unless they are to
+/// Removes a table and what belongs to it, also its history. Refuses while it holds events that were not published, unless they are to
 /// be lost on purpose.
 ///
 /// # Errors
@@ -70,10 +70,13 @@ pub async fn down(
     let template = names(&shape.name);
     let guard = "IF EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL) THEN
         RAISE EXCEPTION 'not empty' USING ERRCODE = 'PB001'; END IF;";
+    // Another's table of that name is not ours to remove.
+    let history = HistoryShape::find(connection, &shape.name).await.map_err(classify)?;
+    let history = history.map_or("", |_| "DROP TABLE {{history}};");
     let forget = if shape.system_tables { "DELETE FROM {{relay}} WHERE tbl = {{key}};" } else { "" };
     let sql = template.fill(&format!(
         "DO $postbox$ BEGIN LOCK TABLE {{{{table}}}} IN ACCESS EXCLUSIVE MODE; {} DROP VIEW IF EXISTS {{{{status_view}}}};
-         DROP TABLE {{{{table}}}}; {forget} END $postbox$",
+         DROP TABLE {{{{table}}}}; {history} {forget} END $postbox$",
         if discard_unpublished { "" } else { guard }
     ));
     match with_short_lock(connection, &sql).await {

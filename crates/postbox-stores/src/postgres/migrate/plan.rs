@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use postbox_core::{StoreError, TableName};
 use sqlx::{PgConnection, Row as _};
 
-use super::options::UpOptions;
-use super::{INDEXES, Ordered, index_sql, names};
-use crate::plan::{Plan, Step, StepLock};
+use super::{INDEXES, Ordered, history, index_sql, names};
+use crate::plan::{Extras, Plan, Step, StepLock};
 use crate::postgres::error::classify;
+use crate::postgres::history::name_of as history_name;
 use crate::postgres::order;
 use crate::postgres::schema::TableShape;
 
@@ -17,17 +17,17 @@ use crate::postgres::schema::TableShape;
 /// # Errors
 /// When the table exists with columns of other types, or the database fails.
 pub async fn plan(connection: &mut PgConnection, table: &TableName) -> Result<Plan, StoreError> {
-    plan_with(connection, table, UpOptions::default()).await
+    plan_with(connection, table, Extras::default()).await
 }
 
-/// As [`plan`], with what not every table has.
+/// Finds out what `up_with` would do.
 ///
 /// # Errors
-/// As [`plan`].
+/// As [`plan`]; also when something else stands where an extra table would be.
 pub async fn plan_with(
     connection: &mut PgConnection,
     table: &TableName,
-    options: UpOptions,
+    extras: Extras,
 ) -> Result<Plan, StoreError> {
     let schema =
         sqlx::query_scalar::<_, Option<String>>("SELECT current_schema()::text").fetch_one(&mut *connection);
@@ -70,7 +70,7 @@ pub async fn plan_with(
         let marks = Marks { columns: &[columns], predicate };
         index(&table, shape.is_some(), &found, (end, columns), &marks, &mut steps);
     }
-    let ordered = options.ordered.max(found.ordered(&table));
+    let ordered = extras.ordered.max(found.ordered(&table));
     if ordered >= Ordered::Index {
         for (end, predicate) in order::INDEXES {
             let marks = Marks { columns: &order::INDEX_MARKS, predicate };
@@ -81,6 +81,12 @@ pub async fn plan_with(
         let sql = template.fill(include_str!("../migrations/storage.sql"));
         steps.push(Step::new("~ storage: fillfactor, autovacuum", sql, StepLock::Short));
     }
+    let history = history::steps(connection, &table, shape.as_ref(), extras.history, &mut steps).await?;
+    let view = if history {
+        (!found.view || !found.view_has_history, include_str!("../migrations/view_history.sql"))
+    } else {
+        (!found.view, include_str!("../migrations/view.sql"))
+    };
     for (missing, what, sql) in [
         (!found.relay, "+ table postbox_relay, or its columns", include_str!("../migrations/relay.sql")),
         (!found.audit, "+ table postbox_audit", include_str!("../migrations/audit.sql")),
@@ -89,11 +95,13 @@ pub async fn plan_with(
             "+ row in postbox_relay",
             "INSERT INTO {{relay}} (tbl) VALUES ({{key}}) ON CONFLICT DO NOTHING",
         ),
-        (!found.view, "+ status view", include_str!("../migrations/view.sql")),
+        (view.0, "+ status view", view.1),
         (!found.function, "+ function postbox_enqueue", include_str!("../migrations/enqueue.sql")),
     ] {
         if missing {
-            steps.push(Step::new(what, template.fill(sql), StepLock::None));
+            // Who reads a view that is there holds up its change, and that all others.
+            let lock = if found.view && what.ends_with("view") { StepLock::Short } else { StepLock::None };
+            steps.push(Step::new(what, template.fill(sql), lock));
         }
     }
     if ordered == Ordered::Writers {
@@ -234,6 +242,7 @@ struct Catalogue {
     audit: bool,
     registered: bool,
     view: bool,
+    view_has_history: bool,
     function: bool,
     ordered_function: bool,
     /// The trigger is there, and whether it fires.
@@ -277,7 +286,8 @@ impl Catalogue {
                 EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                         WHERE n.nspname = $5 AND p.proname = $6),
                 EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $6),
-                EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $6 AND tgenabled <> 'D')",
+                EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $6 AND tgenabled <> 'D'),
+                coalesce(strpos(pg_get_viewdef(to_regclass($4)), $7) > 0, false)",
         )
         .bind(table.quoted('"'))
         .bind(table.quoted_sibling("postbox_relay", '"'))
@@ -285,6 +295,7 @@ impl Catalogue {
         .bind(table.quoted_sibling(&format!("{name}_status"), '"'))
         .bind(schema)
         .bind(order::TRIGGER)
+        .bind(history_name(table))
         .fetch_one(&mut *connection)
         .await?;
         let relay: bool = facts.try_get(6)?;
@@ -302,6 +313,7 @@ impl Catalogue {
             audit: facts.try_get(3)?,
             registered,
             view: facts.try_get(4)?,
+            view_has_history: facts.try_get(10)?,
             function: facts.try_get(5)?,
             ordered_function: facts.try_get(7)?,
             trigger: facts.try_get(8)?,

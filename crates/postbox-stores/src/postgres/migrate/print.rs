@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use postbox_core::TableName;
 
-use super::options::UpOptions;
-use super::{INDEXES, Ordered, index_sql, names};
+use super::{INDEXES, Ordered, history, index_sql, names};
+use crate::plan::Extras;
 use crate::postgres::order;
 use crate::print::{goose, join};
 
@@ -53,7 +53,7 @@ impl FromStr for Grants {
 }
 
 /// The statements that make a table, in order. No index is built concurrently: tools wrap this in a transaction.
-fn up_statements(table: &TableName, options: UpOptions) -> Vec<String> {
+fn up_statements(table: &TableName, extras: Extras) -> Vec<String> {
     let template = names(table);
     let mut statements = vec![
         template.fill(include_str!("../migrations/table.sql")),
@@ -63,9 +63,20 @@ fn up_statements(table: &TableName, options: UpOptions) -> Vec<String> {
         index_sql(table, end, columns, predicate, "IF NOT EXISTS")
     };
     statements.extend(INDEXES.map(index));
-    if options.ordered >= Ordered::Index {
+    if extras.ordered >= Ordered::Index {
         let columns = order::index_columns();
         statements.extend(order::INDEXES.map(|(end, predicate)| index((end, &columns, predicate))));
+    }
+    let mut view = include_str!("../migrations/view.sql");
+    if extras.history {
+        view = include_str!("../migrations/view_history.sql");
+        let columns = include_str!("../migrations/columns.sql").replace("{{table}}", "{{history}}");
+        statements.extend([
+            template.fill(include_str!("../migrations/history.sql")),
+            // Made for an earlier version of the table.
+            template.fill(&columns),
+            history::index_sql(table, "IF NOT EXISTS"),
+        ]);
     }
     statements.extend(
         [
@@ -73,12 +84,12 @@ fn up_statements(table: &TableName, options: UpOptions) -> Vec<String> {
             include_str!("../migrations/relay.sql"),
             include_str!("../migrations/audit.sql"),
             "INSERT INTO {{relay}} (tbl) VALUES ({{key}}) ON CONFLICT DO NOTHING",
-            include_str!("../migrations/view.sql"),
+            view,
             include_str!("../migrations/enqueue.sql"),
         ]
         .map(|sql| template.fill(sql)),
     );
-    if options.ordered == Ordered::Writers {
+    if extras.ordered == Ordered::Writers {
         let sql =
             [include_str!("../migrations/ordered.sql"), include_str!("../migrations/ordered_trigger.sql")];
         statements.extend(sql.map(|sql| template.fill(sql)));
@@ -88,40 +99,57 @@ fn up_statements(table: &TableName, options: UpOptions) -> Vec<String> {
 
 /// The table as SQL.
 pub fn print_up(table: &TableName, format: Format) -> String {
-    print_up_with(table, format, UpOptions::default())
+    print_up_with(table, format, Extras::default())
 }
 
-/// As [`print_up`], with what not every table has.
-pub fn print_up_with(table: &TableName, format: Format, options: UpOptions) -> String {
-    let up = up_statements(table, options);
+/// The same, with what only some tables have.
+pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> String {
+    let up = up_statements(table, extras);
     match format {
         Format::Sql => join(&up),
-        Format::Goose => goose(&up, &[down_statement(table)]),
+        Format::Goose => goose(&up, &[down_statement(table, extras)]),
     }
 }
 
 /// The way back as SQL; it refuses by itself while unpublished events exist.
 pub fn print_down(table: &TableName) -> String {
-    join(&[down_statement(table)])
+    print_down_with(table, Extras::default())
 }
 
-fn down_statement(table: &TableName) -> String {
-    names(table).fill(include_str!("../migrations/down.sql"))
+/// The same, with what only some tables have.
+pub fn print_down_with(table: &TableName, extras: Extras) -> String {
+    join(&[down_statement(table, extras)])
+}
+
+fn down_statement(table: &TableName, extras: Extras) -> String {
+    // Only where it is asked for: without a database, nobody can tell whether a table of that name is ours.
+    names(table).fill(if extras.history {
+        include_str!("../migrations/down_history.sql")
+    } else {
+        include_str!("../migrations/down.sql")
+    })
 }
 
 /// Least privilege, by column.
 pub fn print_grants(table: &TableName, grants: &Grants) -> String {
+    print_grants_with(table, grants, Extras::default())
+}
+
+/// The same, with what is needed where published events are moved to the table's history.
+pub fn print_grants_with(table: &TableName, grants: &Grants, extras: Extras) -> String {
     let template = names(table)
         .with("sequence", table.quoted_sibling(&format!("{}_sequence_seq", table.table()), '"'))
         .with("audit_sequence", table.quoted_sibling("postbox_audit_id_seq", '"'));
     let mut statements = Vec::new();
-    for (role, sql) in [
-        (&grants.writer, include_str!("../sql/grant_writer.sql")),
-        (&grants.relay, include_str!("../sql/grant_relay.sql")),
-        (&grants.viewer, include_str!("../sql/grant_viewer.sql")),
-        (&grants.handler, include_str!("../sql/grant_handler.sql")),
+    for (role, sql, of_history) in [
+        (&grants.writer, include_str!("../sql/grant_writer.sql"), false),
+        (&grants.relay, include_str!("../sql/grant_relay.sql"), false),
+        (&grants.relay, include_str!("../sql/grant_relay_history.sql"), true),
+        (&grants.viewer, include_str!("../sql/grant_viewer.sql"), false),
+        (&grants.viewer, include_str!("../sql/grant_viewer_history.sql"), true),
+        (&grants.handler, include_str!("../sql/grant_handler.sql"), false),
     ] {
-        let Some(role) = role else { continue };
+        let Some(role) = role.as_ref().filter(|_| extras.history || !of_history) else { continue };
         let mut template = template.clone().with("role", format!("\"{role}\""));
         template = match table.schema() {
             Some(schema) => {

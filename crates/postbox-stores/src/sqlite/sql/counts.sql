@@ -24,7 +24,9 @@ SELECT count(*) FILTER (WHERE NOT scheduled),
                SELECT 1 FROM {{table}} {{by_pending}} WHERE published_at IS NULL AND dead_at IS NULL LIMIT ?3
            )
        ) END,
-       -- Published per second, of late: over ten seconds, or over the time that as many as the bound took.
-       (SELECT count(*) / CASE WHEN count(*) < ?2 THEN 10.0 ELSE max((?1 - min(published_at)) / 1e6, 0.001) END
-        FROM (SELECT published_at FROM {{table}} {{by_published}} WHERE published_at > ?1 - 10000000 ORDER BY published_at DESC LIMIT ?2))
+       -- Published per second, of late: over ten seconds, or over the time that as many as the bound took. Unknown where
+       -- nothing is kept that was published.
+       (SELECT CASE WHEN count(*) > 0 OR {{any}} THEN
+            count(*) / CASE WHEN count(*) < ?2 THEN 10.0 ELSE max((?1 - min(published_at)) / 1e6, 0.001) END END
+        FROM (SELECT published_at FROM ({{recent}}) ORDER BY published_at DESC LIMIT ?2))
 FROM waiting

@@ -1,0 +1,3 @@
+GRANT SELECT (id, tenant_id, topic, event_id, sequence, created_at, published_at, attempts, available_at, locked_at,
+    last_error, aggregate_type, aggregate_id, headers, occurred_at, schema_id, schema_version, routing_key, traceparent,
+    tracestate, locked_by, dead_at, dlq_at, content_type, attempts_log, sinks_done) ON {{history}} TO {{role}};

@@ -1,0 +1,41 @@
+-- As own_settle.sql, where delivered rows do not stay: they leave the table, and may arrive in its history; the others are
+-- changed in place. The fence and the parameters are those of own_settle.sql.
+WITH owner AS MATERIALIZED (
+    SELECT 1 FROM {{relay}} r WHERE r.tbl = $7 AND r.holder = $8 AND r.epoch = $9 FOR SHARE
+), s AS MATERIALIZED (
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::text[], $6::text[])
+         AS s (id, attempts, verdict, wait, error, failure)
+), gone AS (
+    DELETE FROM {{table}} t
+    USING s
+    WHERE s.verdict = 0 AND t.id = s.id AND t.attempts = s.attempts - 1
+      AND t.published_at IS NULL AND t.dead_at IS NULL AND t.locked_at IS NULL
+      AND EXISTS (SELECT 1 FROM owner)
+    RETURNING {{gone}}
+), sent AS (
+    {{arrive}}
+), rest AS (
+    UPDATE {{table}} t
+    SET dead_at = CASE WHEN s.verdict = 3 THEN now() END,
+    attempts = CASE WHEN s.verdict = 2 THEN t.attempts ELSE s.attempts END,
+    available_at = CASE WHEN s.wait IS NULL THEN t.available_at ELSE now() + s.wait * interval '1 microsecond' END,
+    last_error = CASE WHEN s.verdict = 2 THEN coalesce(s.error, t.last_error) ELSE s.error END,
+    attempts_log = CASE WHEN s.failure IS NULL THEN t.attempts_log ELSE (
+        SELECT jsonb_agg(entry ORDER BY place)
+        FROM (
+            SELECT entry, place
+            FROM jsonb_array_elements(
+                CASE WHEN jsonb_typeof(t.attempts_log) = 'array' THEN t.attempts_log ELSE '[]' END
+                || jsonb_build_array(jsonb_build_object('at', now()) || s.failure::jsonb)
+            ) WITH ORDINALITY AS log (entry, place)
+            ORDER BY place DESC
+            LIMIT 10
+        ) AS latest
+    ) END
+    FROM s
+    WHERE s.verdict <> 0 AND t.id = s.id AND t.attempts = s.attempts - 1
+      AND t.published_at IS NULL AND t.dead_at IS NULL AND t.locked_at IS NULL
+      AND EXISTS (SELECT 1 FROM owner)
+    RETURNING t.id
+)
+SELECT id FROM sent UNION ALL SELECT id FROM rest

@@ -1,0 +1,172 @@
+//! ④ Settles where delivered rows do not stay: they are deleted, or move to the history first.
+//!
+//! SQLite cannot do both in one statement, so it is one transaction; it has one writer, so nothing can come in between.
+
+use std::collections::HashSet;
+
+use postbox_core::StoreError;
+use postbox_core::store::{Lease, Settlement, Verdict};
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, SqliteConnection};
+use uuid::Uuid;
+
+use super::clock::now;
+use super::error::classify;
+use super::history::Sent;
+use super::row::{array, sequence_of};
+use super::store::{Inner, Opened, claims_of, fence, not_settled, verdict};
+use crate::table::Template;
+
+/// The fence of one claim: `?2` sequences, a JSON array `?3` token `?4` attempts
+const CLAIM: &str = "t.sequence IN (SELECT value FROM json_each(?2)) AND t.locked_by = ?3 AND t.attempts = ?4
+    AND +t.published_at IS NULL";
+
+/// The fence of many: `?2` a JSON array of `[sequence, token, attempts]`. Each is looked up by its key.
+const CLAIMS: &str = "json_each(?2) AS s CROSS JOIN {{table}} AS t ON t.sequence = s.value ->> 0
+    WHERE t.locked_by = s.value ->> 1 AND t.attempts = s.value ->> 2 AND +t.published_at IS NULL";
+
+/// The statements.
+#[derive(Debug)]
+pub(super) struct Gone {
+    /// Brings the rows of one claim into the history; none where they are only deleted.
+    arrive: Option<String>,
+    /// Deletes the rows of one claim.
+    leave: String,
+    /// Brings the rows of many claims into the history, or deletes them; answers which.
+    each: String,
+    /// Deletes rows that are in the history now. `?1` sequences, a JSON array
+    left: Option<String>,
+    /// Which rows of one claim were not settled.
+    not_settled: String,
+}
+
+impl Gone {
+    /// None where delivered rows stay.
+    pub(super) fn new(names: &Template, sent: &Sent) -> Option<Self> {
+        let leave = names.fill(&format!("DELETE FROM {{{{table}}}} AS t WHERE {CLAIM} AND ?1 IS NOT NULL"));
+        match sent {
+            Sent::Kept => None,
+            Sent::Moved(history) => {
+                let arrive = history.arrive();
+                Some(Self {
+                    arrive: Some(names.fill(&format!("{arrive} FROM {{{{table}}}} AS t WHERE {CLAIM}"))),
+                    leave,
+                    each: names.fill(&format!("{arrive} FROM {CLAIMS} RETURNING sequence")),
+                    left: Some(names.fill(
+                        "DELETE FROM {{table}} WHERE sequence IN (SELECT value FROM json_each(?1))",
+                    )),
+                    not_settled: names.fill(
+                        "SELECT value FROM json_each(?2)
+                         WHERE NOT EXISTS (SELECT 1 FROM {{history}} h WHERE h.sequence = value AND +h.published_at = ?1)",
+                    ),
+                })
+            }
+            Sent::Deleted => Some(Self {
+                arrive: None,
+                leave,
+                each: names.fill(&format!(
+                    "DELETE FROM {{{{table}}}} WHERE sequence IN (SELECT t.sequence FROM {CLAIMS} AND ?1 IS NOT NULL)
+                     RETURNING sequence"
+                )),
+                left: None,
+                // What is there is another's. What is gone was delivered, whoever deleted it.
+                not_settled: names.fill(
+                    "SELECT value FROM json_each(?2)
+                     WHERE EXISTS (SELECT 1 FROM {{table}} t WHERE t.sequence = value) AND ?1 IS NOT NULL",
+                ),
+            }),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = &String> {
+        [&self.leave, &self.each, &self.not_settled].into_iter().chain(&self.arrive).chain(&self.left)
+    }
+}
+
+impl Inner {
+    /// Writes what became of rows; answers those that were no longer this relay's.
+    pub(super) async fn settle_gone(
+        &self,
+        opened: &Opened,
+        gone: &Gone,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        if let Some(claims) = claims_of(settlements) {
+            return self.gone_delivered(gone, &claims).await;
+        }
+        let (delivered, rest): (Vec<&Settlement>, Vec<&Settlement>) =
+            settlements.iter().partition(|settlement| settlement.verdict == Verdict::Delivered);
+        let mut writer = self.writer.begin().await?;
+        let at = now();
+        let mut found: HashSet<i64> = HashSet::new();
+        if !delivered.is_empty() {
+            let leases = fence(delivered.iter().map(|settlement| &settlement.lease));
+            let settled = run(&mut writer.connection, &gone.each, at, leases).await?;
+            if let Some(left) = &gone.left {
+                let left = sqlx::query(AssertSqlSafe(left.as_str())).bind(array(settled.iter().copied()));
+                left.execute(&mut writer.connection).await.map_err(classify)?;
+            }
+            found.extend(settled);
+        }
+        if !rest.is_empty() {
+            let document = rest.iter().map(|settlement| verdict(settlement)).collect::<Value>().to_string();
+            found.extend(run(&mut writer.connection, &opened.statements.settle, at, document).await?);
+        }
+        writer.commit().await?;
+        let rows = settlements.iter().map(|settlement| settlement.lease.row);
+        Ok(rows.filter(|row| !found.contains(&sequence_of(*row))).collect())
+    }
+
+    /// Everything arrived: one or two statements for each claim, and their usual answer is a number.
+    async fn gone_delivered(
+        &self,
+        gone: &Gone,
+        claims: &[(&Lease, Vec<i64>)],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let query = |sql: &str, at: i64, lease: &Lease, sequences: &str| {
+            let query = sqlx::query(AssertSqlSafe(sql.to_owned())).bind(at).bind(sequences.to_owned());
+            query.bind(lease.token.to_string()).bind(lease.attempts)
+        };
+        let wanted: usize = claims.iter().map(|(_, sequences)| sequences.len()).sum();
+        if let ([(lease, sequences)], None) = (claims, &gone.arrive) {
+            let sequences = array(sequences.iter().copied());
+            let mut done = self.writer.execute(|at| query(&gone.leave, at, lease, &sequences)).await?;
+            let mut lost = Vec::new();
+            if done.changed != wanted as u64 {
+                lost = not_settled(&mut done.taken.connection, &gone.not_settled, done.at, sequences).await?;
+            }
+            done.taken.keep();
+            return Ok(lost);
+        }
+        let mut writer = self.writer.begin().await?;
+        let (at, mut changed) = (now(), 0);
+        for (lease, sequences) in claims {
+            let sequences = array(sequences.iter().copied());
+            if let Some(arrive) = &gone.arrive {
+                let arrive = query(arrive, at, lease, &sequences).execute(&mut writer.connection);
+                arrive.await.map_err(classify)?;
+            }
+            let leave = query(&gone.leave, at, lease, &sequences).execute(&mut writer.connection);
+            changed += leave.await.map_err(classify)?.rows_affected();
+        }
+        let mut lost = Vec::new();
+        if changed != wanted as u64 {
+            let sequences = array(claims.iter().flat_map(|(_, sequences)| sequences.iter().copied()));
+            lost = not_settled(&mut writer.connection, &gone.not_settled, at, sequences).await?;
+        }
+        writer.commit().await?;
+        Ok(lost)
+    }
+}
+
+/// Runs a statement about rows; answers which it found.
+async fn run(
+    connection: &mut SqliteConnection,
+    sql: &str,
+    at: i64,
+    document: String,
+) -> Result<Vec<i64>, StoreError> {
+    let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql.to_owned())).bind(at).bind(document);
+    query.fetch_all(connection).await.map_err(classify)
+}
