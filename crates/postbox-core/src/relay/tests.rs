@@ -21,7 +21,8 @@ impl Store for Endless {
         let delivery = delivery("shop.order.placed.v1", "1");
         let (row, since) = (delivery.meta.event_id.0, delivery.meta.created_at);
         let lease = Lease { row, attempts: 1, token: "t".into(), since };
-        let rows = vec![Claimed { lease, delivery, age: Duration::ZERO, strand: None }];
+        let rows =
+            vec![Claimed { lease, delivery, age: Duration::ZERO, strand: None, sinks_done: Vec::new() }];
         Ok(Claim { standing: Standing::Active, rows, ..Claim::default() })
     }
     async fn settle(&self, _: Vec<Settlement>, _: usize) -> Result<Settled, StoreError> {

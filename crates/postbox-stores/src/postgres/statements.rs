@@ -2,6 +2,7 @@
 
 use postbox_core::Layout;
 
+use super::fan::REMAINS;
 use super::schema::TableShape;
 use crate::table::Template;
 
@@ -25,6 +26,12 @@ pub(super) struct Statements {
     pub(super) free: String,
     pub(super) there: String,
     pub(super) taken: String,
+    /// Where there are columns for it.
+    pub(super) letters: Option<String>,
+    pub(super) letters_due: Option<String>,
+    pub(super) letter_put_off: Option<String>,
+    pub(super) settle_letters: Option<String>,
+    pub(super) redrive: Option<String>,
     /// Where the relay owns the table.
     pub(super) own: Option<Own>,
 }
@@ -70,13 +77,15 @@ impl Statements {
                 .with("wanted", wanted)
                 .fill(claim_sql)
         };
+        let remains = if full { format!(" AND {REMAINS}") } else { String::new() };
+        let (without, of) = (format!("topic <> ALL ($6){remains}"), format!("topic = ANY ($6){remains}"));
         let own = |unlocked: &str, topics: &str| {
             let base = base.clone().with("unlocked", unlocked).with("topics", topics);
             base.fill(include_str!("sql/own.sql"))
         };
         let own = full.then(|| Own {
-            waiting: own(&format!("(locked_at IS NULL OR {EXPIRED})"), "topic <> ALL ($6)"),
-            probe: own("locked_at IS NULL AND $5::float8 IS NOT NULL", "topic = ANY ($6)"),
+            waiting: own(&format!("(locked_at IS NULL OR {EXPIRED})"), &without),
+            probe: own("locked_at IS NULL AND $5::float8 IS NOT NULL", &of),
             settle: base.fill(include_str!("sql/own_settle.sql")),
             settle_delivered: base.fill(include_str!("sql/own_settle_delivered.sql")),
             journal: base.fill(
@@ -96,10 +105,26 @@ impl Statements {
         let either = |bare: &str, whole: &str| base.fill(if full { whole } else { bare });
         Self {
             own,
-            claim_waiting: claim(&format!("(locked_at IS NULL OR {EXPIRED})"), "topic <> ALL ($6)", "NOT suspect"),
-            claim_suspect: claim(EXPIRED, "topic <> ALL ($6)", "suspect"),
+            letters: full.then(|| base.fill(include_str!("sql/letters.sql"))),
+            letters_due: full.then(|| {
+                base.fill(
+                    "SELECT id FROM {{table}} WHERE dead_at IS NOT NULL AND dlq_at IS NULL AND published_at IS NULL
+                        AND available_at <= now() ORDER BY available_at, sequence LIMIT $1",
+                )
+            }),
+            letter_put_off: full.then(|| {
+                base.fill(
+                    "UPDATE {{table}} SET available_at = now() + $2::interval
+                     WHERE id = $1 AND dead_at IS NOT NULL AND published_at IS NULL",
+                )
+            }),
+            settle_letters: full.then(|| base.fill(include_str!("sql/settle_letters.sql"))),
+            redrive: (full && shape.columns.contains_key("redrives"))
+                .then(|| base.fill(include_str!("sql/redrive.sql"))),
+            claim_waiting: claim(&format!("(locked_at IS NULL OR {EXPIRED})"), &without, "NOT suspect"),
+            claim_suspect: claim(EXPIRED, &without, "suspect"),
             // The lease's seconds have no use here, but every statement takes the same parameters.
-            claim_probe: claim("locked_at IS NULL AND $5::float8 IS NOT NULL", "topic = ANY ($6)", "NOT suspect"),
+            claim_probe: claim("locked_at IS NULL AND $5::float8 IS NOT NULL", &of, "NOT suspect"),
             settle_delivered: full.then(|| base.fill(include_str!("sql/settle_delivered.sql"))),
             settle: either(include_str!("sql/settle_bare.sql"), include_str!("sql/settle.sql")),
             extend: either(include_str!("sql/extend_bare.sql"), include_str!("sql/extend.sql")),

@@ -59,6 +59,7 @@ mod embed;
 mod error;
 mod leader;
 mod lease;
+mod letters;
 mod link;
 mod list;
 pub mod migrate;

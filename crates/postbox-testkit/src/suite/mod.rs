@@ -171,6 +171,7 @@ pub fn request(mode: ClaimMode, limit: usize) -> ClaimRequest {
         poll_interval: Duration::from_millis(100),
         max_attempts: 25,
         exclude: Arc::from([]),
+        spent: Arc::from([]),
     }
 }
 

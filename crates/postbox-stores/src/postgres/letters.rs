@@ -1,0 +1,173 @@
+//! Dead events on their way to the dead-letter route, and those that are tried again by themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
+use postbox_core::store::Lease;
+use postbox_core::{Code, Layout, StoreError, StoreErrorKind};
+use sqlx::postgres::PgRow;
+use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::claim::is_about_data;
+use super::error::{classify, within};
+use super::link::OPERATION_LIMIT;
+use super::row::{self, Found};
+use super::store::{Inner, Opened};
+
+/// So many dead rows are looked at by one statement.
+const PAGE: i64 = 500;
+
+/// A row that the database itself cannot show is left alone for so long.
+const UNREADABLE: &str = "1 day";
+
+impl Inner {
+    pub(super) async fn require(&self, wanted: Requirements) -> Result<(), StoreError> {
+        let opened = self.opened().await?;
+        let Some(what) = wanted.first() else { return Ok(()) };
+        let lacks = match opened.layout {
+            Layout::Bare if wanted.fan_out => "sinks_done",
+            Layout::Bare if wanted.dead_letters => "dlq_at",
+            Layout::Bare => "dead_at",
+            Layout::Full if wanted.redrive && opened.statements.redrive.is_none() => "redrives",
+            Layout::Full => return Ok(()),
+        };
+        let what = if lacks == "redrives" { "redrive_after" } else { what };
+        let key = &opened.key;
+        let message = format!(
+            "{what} needs the column {lacks}, which {key} does not have: run `postbox migrate up --table {key}`"
+        );
+        Err(StoreError::new(Code::ColumnMissing, StoreErrorKind::Refused, message))
+    }
+
+    pub(super) async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
+        let opened = self.opened().await?;
+        let Some(sql) = &opened.statements.letters else { return Ok(Vec::new()) };
+        let token: Arc<str> = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
+        let mut link = self.settles.take().await?;
+        let query = sqlx::query(AssertSqlSafe(sql.as_str()))
+            .bind(self.single_active.then_some(&self.holder))
+            .bind(&opened.key)
+            .bind(request.lock_ttl.as_secs_f64())
+            .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
+            .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
+            .bind(token.to_string())
+            .fetch_all(&mut link.connection);
+        let rows = match within(OPERATION_LIMIT, query).await {
+            Err(error) if is_about_data(&error) => {
+                self.put_off_unreadable(&mut link.connection, opened, request.limit).await?;
+                Vec::new()
+            }
+            rows => rows?,
+        };
+        link.keep();
+        let mut letters = Vec::with_capacity(rows.len());
+        for row in &rows {
+            letters.extend(self.letter(row, &token).map_err(classify)?);
+        }
+        Ok(letters)
+    }
+
+    fn letter(&self, row: &PgRow, token: &Arc<str>) -> Result<Option<Letter>, sqlx::Error> {
+        let dead_at: OffsetDateTime = row.try_get(0)?;
+        let last_error: Option<String> = row.try_get(1)?;
+        let letter = |lease, delivery, dead_for| Letter { lease, delivery, dead_at, dead_for, last_error };
+        Ok(match row::decode(row, &self.label, token)? {
+            Some(Found::Delivery(claimed)) => {
+                Some(letter(claimed.lease, Some(claimed.delivery), claimed.age))
+            }
+            Some(Found::Undecodable(row)) => Some(letter(row.lease, None, Duration::ZERO)),
+            Some(Found::Buried(_)) | None => None,
+        })
+    }
+
+    /// A value that the database cannot show fails the statement for all: those that are so are put off.
+    async fn put_off_unreadable(
+        &self,
+        connection: &mut PgConnection,
+        opened: &Opened,
+        limit: usize,
+    ) -> Result<(), StoreError> {
+        let (Some(due), Some(put_off)) = (&opened.statements.letters_due, &opened.statements.letter_put_off)
+        else {
+            return Ok(());
+        };
+        let ids = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(due.as_str()))
+            .bind(i64::try_from(limit.max(100)).unwrap_or(i64::MAX))
+            .persistent(false)
+            .fetch_all(&mut *connection);
+        for id in within(OPERATION_LIMIT, ids).await? {
+            let read = sqlx::query(AssertSqlSafe(opened.statements.read_payload.as_str())).bind(id);
+            let read = within(OPERATION_LIMIT, read.persistent(false).execute(&mut *connection)).await;
+            let Err(error) = read else { continue };
+            if !is_about_data(&error) {
+                return Err(error);
+            }
+            tracing::warn!(table = &*self.label, row = %id, %error, "a dead row cannot be shown: nothing to send");
+            let put_off = sqlx::query(AssertSqlSafe(put_off.as_str())).bind(id).bind(UNREADABLE);
+            within(OPERATION_LIMIT, put_off.persistent(false).execute(&mut *connection)).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn settle_letters(
+        &self,
+        mut letters: Vec<(Lease, LetterVerdict)>,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let opened = self.opened().await?;
+        let Some(sql) = &opened.statements.settle_letters else { return Ok(Vec::new()) };
+        // The order of locking, the same for everybody (hazard 18).
+        letters.sort_unstable_by_key(|(lease, _)| lease.row);
+        let wait = |verdict: &LetterVerdict| match verdict {
+            LetterVerdict::Sent => None,
+            LetterVerdict::Later(after) => Some(i64::try_from(after.as_micros()).unwrap_or(i64::MAX)),
+        };
+        let ids: Vec<Uuid> = letters.iter().map(|(lease, _)| lease.row).collect();
+        let mut link = self.settles.take().await?;
+        let query = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(sql.as_str()))
+            .bind(&ids)
+            .bind(letters.iter().map(|(lease, _)| &*lease.token).collect::<Vec<_>>())
+            .bind(letters.iter().map(|(_, verdict)| wait(verdict)).collect::<Vec<_>>())
+            .fetch_all(&mut link.connection);
+        let found = within(OPERATION_LIMIT, query).await?;
+        link.keep();
+        Ok(ids.into_iter().filter(|id| !found.contains(id)).collect())
+    }
+
+    pub(super) async fn redrive(&self, request: Redrive) -> Result<u64, StoreError> {
+        let opened = self.opened().await?;
+        let Some(sql) = &opened.statements.redrive else { return Ok(0) };
+        let mut behind: Option<(OffsetDateTime, i64)> = None;
+        let mut total = 0;
+        loop {
+            // Taken anew for each page: settles come in between.
+            let mut link = self.settles.take().await?;
+            let query = sqlx::query(AssertSqlSafe(sql.as_str()))
+                .bind(self.single_active.then_some(&self.holder))
+                .bind(&opened.key)
+                .bind(request.after.as_secs_f64())
+                .bind(request.most)
+                .bind(request.lock_ttl.as_secs_f64())
+                .bind(behind.map(|(at, _)| at))
+                .bind(behind.map_or(i64::MIN, |(_, sequence)| sequence))
+                .bind(PAGE)
+                .bind(&*request.who)
+                .fetch_one(&mut link.connection);
+            let row = within(OPERATION_LIMIT, query).await?;
+            link.keep();
+            let read = || -> Result<_, sqlx::Error> {
+                let (revived, looked): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+                let key = row.try_get::<Option<_>, _>(2)?.zip(row.try_get::<Option<_>, _>(3)?);
+                Ok((revived, looked, key))
+            };
+            let (revived, looked, key) = read().map_err(classify)?;
+            total += u64::try_from(revived).unwrap_or(0);
+            if looked < PAGE || key.is_none() {
+                return Ok(total);
+            }
+            behind = key;
+        }
+    }
+}
