@@ -62,8 +62,8 @@ codes! {
         "The table exists but its columns are not those of an outbox table.",
         "Correct the columns that the message names, or use another table name.";
     ColumnMissing = "OUTBOX_COLUMN_MISSING",
-        "The event needs a column that this table does not have.",
-        "Run `postbox migrate up` on the table, or leave the field out.";
+        "The event, or a setting, needs a column that this table does not have.",
+        "Run `postbox migrate up` on the table, or leave the field or the setting out.";
     EventMissing = "OUTBOX_EVENT_MISSING",
         "The table has no such event, or not in the state that this needs.",
         "Look for it with `postbox events list`; what was published long ago is cleaned away.";

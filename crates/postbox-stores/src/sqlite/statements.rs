@@ -84,7 +84,7 @@ impl Statements {
                  ORDER BY dead_at, sequence LIMIT ?4",
             ),
             any_to_redrive: base.fill(
-                "SELECT EXISTS (SELECT 1 FROM {{table}} WHERE sequence IN (SELECT value FROM json_each(?1))
+                "SELECT EXISTS (SELECT 1 FROM {{table}} NOT INDEXED WHERE sequence IN (SELECT value FROM json_each(?1))
                     AND +dead_at IS NOT NULL AND coalesce(redrives, 0) < ?2
                     AND (last_error IS NULL OR substr(last_error, 1, 18) <> 'OUTBOX_UNDECODABLE'))",
             ),

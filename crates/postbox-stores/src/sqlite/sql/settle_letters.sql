@@ -1,6 +1,6 @@
 -- What became of dead events on their way to the dead-letter route. The fence: a replay takes the token away.
 -- ?1 now  ?2 a JSON array of [sequence, token, microseconds to wait (null: it arrived)]
-UPDATE {{table}} AS t
+UPDATE {{table}} AS t NOT INDEXED
 SET dlq_at = CASE WHEN s.wait IS NULL THEN ?1 END,
     available_at = CASE WHEN s.wait IS NULL THEN t.available_at ELSE ?1 + s.wait END,
     locked_at = NULL,
