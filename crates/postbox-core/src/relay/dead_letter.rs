@@ -31,6 +31,9 @@ const UNREADABLE: Duration = Duration::from_hours(24);
 /// The rest between two full batches, as a part of the poll interval: what is dead is in no hurry.
 const REST: u32 = 10;
 
+/// What is dead takes no more than this part of the bytes that may be in flight, beside them.
+const SHARE: usize = 4;
+
 /// How often dead events are looked at that could be tried again, at the least.
 const REDRIVE_EVERY: Duration = Duration::from_mins(1);
 
@@ -173,7 +176,7 @@ impl<S: Store> AfterDeath<S> {
         let limit = if probe { 1 } else { at_once.min(self.settings.batch_size) };
         let request = LetterRequest {
             limit,
-            max_bytes: self.settings.max_in_flight_bytes,
+            max_bytes: self.settings.max_in_flight_bytes / SHARE,
             lock_ttl: self.settings.lock_ttl,
         };
         let letters = self.store.letters(request).await?;

@@ -15,13 +15,51 @@ use super::claim::is_about_data;
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
 use super::row::{self, Found};
+use super::schema::TableShape;
 use super::store::{Inner, Opened};
+use crate::table::Template;
 
 /// So many dead rows are looked at by one statement.
 const PAGE: i64 = 500;
 
 /// A row that the database itself cannot show is left alone for so long.
 const UNREADABLE: &str = "1 day";
+
+/// The statements about dead events.
+#[derive(Debug)]
+pub(super) struct Letters {
+    lease: String,
+    due: String,
+    put_off: String,
+    settle: String,
+    /// Where there is a column to count by.
+    redrive: Option<String>,
+}
+
+impl Letters {
+    pub(super) fn new(base: &Template, shape: &TableShape) -> Self {
+        let counted = shape.columns.contains_key("redrives");
+        Self {
+            lease: base.fill(include_str!("sql/letters.sql")),
+            due: base.fill(
+                "SELECT id FROM {{table}} WHERE dead_at IS NOT NULL AND dlq_at IS NULL AND published_at IS NULL
+                    AND available_at <= now() ORDER BY available_at, sequence LIMIT $1",
+            ),
+            put_off: base.fill(
+                "UPDATE {{table}} SET available_at = now() + $2::interval
+                 WHERE id = $1 AND dead_at IS NOT NULL AND published_at IS NULL",
+            ),
+            settle: base.fill(include_str!("sql/settle_letters.sql")),
+            redrive: counted.then(|| base.fill(include_str!("sql/redrive.sql"))),
+        }
+    }
+}
+
+impl Opened {
+    fn redrive(&self) -> Option<&String> {
+        self.statements.letters.as_ref()?.redrive.as_ref()
+    }
+}
 
 impl Inner {
     pub(super) async fn require(&self, wanted: Requirements) -> Result<(), StoreError> {
@@ -31,7 +69,7 @@ impl Inner {
             Layout::Bare if wanted.fan_out => "sinks_done",
             Layout::Bare if wanted.dead_letters => "dlq_at",
             Layout::Bare => "dead_at",
-            Layout::Full if wanted.redrive && opened.statements.redrive.is_none() => "redrives",
+            Layout::Full if wanted.redrive && opened.redrive().is_none() => "redrives",
             Layout::Full => return Ok(()),
         };
         let what = if lacks == "redrives" { "redrive_after" } else { what };
@@ -44,7 +82,7 @@ impl Inner {
 
     pub(super) async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
         let opened = self.opened().await?;
-        let Some(sql) = &opened.statements.letters else { return Ok(Vec::new()) };
+        let Some(Letters { lease: sql, .. }) = &opened.statements.letters else { return Ok(Vec::new()) };
         let token: Arc<str> = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
         let mut link = self.settles.take().await?;
         let query = sqlx::query(AssertSqlSafe(sql.as_str()))
@@ -90,10 +128,7 @@ impl Inner {
         opened: &Opened,
         limit: usize,
     ) -> Result<(), StoreError> {
-        let (Some(due), Some(put_off)) = (&opened.statements.letters_due, &opened.statements.letter_put_off)
-        else {
-            return Ok(());
-        };
+        let Some(Letters { due, put_off, .. }) = &opened.statements.letters else { return Ok(()) };
         let ids = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(due.as_str()))
             .bind(i64::try_from(limit.max(100)).unwrap_or(i64::MAX))
             .persistent(false)
@@ -117,7 +152,7 @@ impl Inner {
         mut letters: Vec<(Lease, LetterVerdict)>,
     ) -> Result<Vec<Uuid>, StoreError> {
         let opened = self.opened().await?;
-        let Some(sql) = &opened.statements.settle_letters else { return Ok(Vec::new()) };
+        let Some(Letters { settle: sql, .. }) = &opened.statements.letters else { return Ok(Vec::new()) };
         // The order of locking, the same for everybody (hazard 18).
         letters.sort_unstable_by_key(|(lease, _)| lease.row);
         let wait = |verdict: &LetterVerdict| match verdict {
@@ -138,7 +173,7 @@ impl Inner {
 
     pub(super) async fn redrive(&self, request: Redrive) -> Result<u64, StoreError> {
         let opened = self.opened().await?;
-        let Some(sql) = &opened.statements.redrive else { return Ok(0) };
+        let Some(sql) = opened.redrive() else { return Ok(0) };
         let mut behind: Option<(OffsetDateTime, i64)> = None;
         let mut total = 0;
         loop {

@@ -3,6 +3,7 @@
 use postbox_core::Layout;
 
 use super::fan::REMAINS;
+use super::letters::Letters;
 use super::schema::TableShape;
 use crate::table::Template;
 
@@ -26,12 +27,8 @@ pub(super) struct Statements {
     pub(super) free: String,
     pub(super) there: String,
     pub(super) taken: String,
-    /// Where there are columns for it.
-    pub(super) letters: Option<String>,
-    pub(super) letters_due: Option<String>,
-    pub(super) letter_put_off: Option<String>,
-    pub(super) settle_letters: Option<String>,
-    pub(super) redrive: Option<String>,
+    /// Where there are columns for dead letters.
+    pub(super) letters: Option<Letters>,
     /// Where the relay owns the table.
     pub(super) own: Option<Own>,
 }
@@ -105,22 +102,7 @@ impl Statements {
         let either = |bare: &str, whole: &str| base.fill(if full { whole } else { bare });
         Self {
             own,
-            letters: full.then(|| base.fill(include_str!("sql/letters.sql"))),
-            letters_due: full.then(|| {
-                base.fill(
-                    "SELECT id FROM {{table}} WHERE dead_at IS NOT NULL AND dlq_at IS NULL AND published_at IS NULL
-                        AND available_at <= now() ORDER BY available_at, sequence LIMIT $1",
-                )
-            }),
-            letter_put_off: full.then(|| {
-                base.fill(
-                    "UPDATE {{table}} SET available_at = now() + $2::interval
-                     WHERE id = $1 AND dead_at IS NOT NULL AND published_at IS NULL",
-                )
-            }),
-            settle_letters: full.then(|| base.fill(include_str!("sql/settle_letters.sql"))),
-            redrive: (full && shape.columns.contains_key("redrives"))
-                .then(|| base.fill(include_str!("sql/redrive.sql"))),
+            letters: full.then(|| Letters::new(&base, shape)),
             claim_waiting: claim(&format!("(locked_at IS NULL OR {EXPIRED})"), &without, "NOT suspect"),
             claim_suspect: claim(EXPIRED, &without, "suspect"),
             // The lease's seconds have no use here, but every statement takes the same parameters.

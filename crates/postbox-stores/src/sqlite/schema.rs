@@ -138,8 +138,7 @@ impl TableShape {
     ) -> Result<Self, StoreError> {
         if let Some(shape) = Self::read(connection, table).await.map_err(classify)? {
             shape.check()?;
-            let missing: Vec<&str> =
-                shape.missing().into_iter().filter(|column| !LATER.contains(column)).collect();
+            let missing = shape.lacking();
             let system = sqlx::query_scalar::<_, i64>(
                 "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('postbox_relay', 'postbox_audit')",
             );
@@ -187,6 +186,11 @@ impl TableShape {
         }
         let message = format!("{}: {}", self.name, problems.join("; "));
         Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
+    }
+
+    /// Extension columns that are not there and without which no relay works.
+    pub(super) fn lacking(&self) -> Vec<&'static str> {
+        self.missing().into_iter().filter(|column| !LATER.contains(column)).collect()
     }
 
     /// Extension columns that are not there.

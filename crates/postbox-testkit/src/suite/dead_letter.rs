@@ -117,13 +117,15 @@ pub async fn a_replay_takes_a_letter_out_of_flight<S: Subject>(subject: &S) {
         letters.iter().find(|letter| letter.delivery.as_ref().is_some_and(of)).unwrap()
     };
     assert!(subject.admin().replay(ids[0], "tester").await.unwrap());
-    let verdicts = letters.iter().map(|letter| (letter.lease.clone(), LetterVerdict::Sent)).collect();
-    assert_eq!(store.settle_letters(verdicts).await.unwrap(), [place(ids[0]).lease.row]);
+    let verdicts = || letters.iter().map(|letter| (letter.lease.clone(), LetterVerdict::Sent)).collect();
+    assert_eq!(store.settle_letters(verdicts()).await.unwrap(), [place(ids[0]).lease.row]);
     assert!(!sent(subject, ids[0]).await && sent(subject, ids[1]).await);
     let row = state(subject, ids[0]).await;
     assert!(!row.dead && !row.locked && row.due, "{row:?}");
-    // It dies again, and goes there again.
+    // It dies again: what was under way then is still not this death's letter, which goes there again.
     run(subject, &Scripted::new(|_| Act::Reject), 1).await;
+    assert_eq!(store.settle_letters(verdicts()).await.unwrap().len(), 2);
+    assert!(state(subject, ids[0]).await.dead && !sent(subject, ids[0]).await);
     assert_eq!(store.letters(ask(10)).await.unwrap().len(), 1);
     store.close().await;
 }
