@@ -150,6 +150,7 @@ pub(crate) fn sweep(config: &Config) -> SweepRequest {
         dead_retention: config.cleaner.dead_retention,
         batch: 500,
         max_attempts: max_attempts(config),
+        dead_letters: config.dead_letter.is_some(),
     }
 }
 
@@ -224,12 +225,18 @@ pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result
             .metrics_prefix(&config.metrics.prefix)
             .topic_labels(config.metrics.max_topic_labels);
         for (name, sink) in &sinks {
-            relay = relay.sink(name, sink.clone());
+            // One for dead events alone takes no share of what is in flight.
+            if config.dead_letter.as_ref() != Some(name)
+                || config.routes.iter().any(|r| r.sinks.contains(name))
+            {
+                relay = relay.sink(name, sink.clone());
+            }
         }
         for route in &config.routes {
-            for sink in &route.sinks {
-                relay = relay.route_to(&route.topic, sink);
-            }
+            relay = relay.route_to_all(&route.topic, &route.sinks);
+        }
+        if let Some((name, sink)) = sinks.iter().find(|(name, _)| Some(name) == config.dead_letter.as_ref()) {
+            relay = relay.dead_letters(name, sink.clone());
         }
         let relay = relay.build().map_err(|error| Problem::of_relay(&table, &error))?;
         let health = relay.health();
@@ -247,6 +254,7 @@ pub(crate) fn cleaners(config: &Config, database: &Database) -> Result<Vec<Table
             .dead_retention(config.cleaner.dead_retention.unwrap_or_default())
             .interval(config.cleaner.interval)
             .max_attempts(max_attempts(config))
+            .dead_letters(config.dead_letter.is_some())
             .metrics_prefix(&config.metrics.prefix);
         TableCleaner { table, admin, cleaner }
     };
@@ -305,16 +313,18 @@ fn sinks(config: &Config) -> Result<Vec<(String, AnySink)>, Failure> {
 /// Where events go, in a few words without secrets.
 fn describe_routes(config: &Config) -> String {
     let url = |name: &String| config.sink(name).map_or_else(|| name.clone(), |sink| sink.url.to_string());
+    let dead = config.dead_letter.as_ref().map(|name| format!(", dead events to {}", url(name)));
+    let dead = dead.unwrap_or_default();
     if let [route] = config.routes.as_slice()
         && route.topic == "**"
     {
-        return route.sinks.iter().map(url).collect::<Vec<_>>().join(", ");
+        return route.sinks.iter().map(url).collect::<Vec<_>>().join(" and ") + &dead;
     }
     let describe = |route: &crate::config::Route| {
         let sinks: Vec<String> = route.sinks.iter().map(url).collect();
         format!("{} to {}", route.topic, sinks.join(" and "))
     };
-    config.routes.iter().map(describe).collect::<Vec<_>>().join(", ")
+    config.routes.iter().map(describe).collect::<Vec<_>>().join(", ") + &dead
 }
 
 /// In what order events are delivered.
@@ -337,6 +347,8 @@ fn settings(config: &Config, name: &str) -> Settings {
         drain_timeout: config.relay.drain_timeout,
         max_in_flight_bytes: config.relay.max_in_flight_bytes,
         last_error_max_bytes: config.general.last_error_max_bytes,
+        redrive_after: config.relay.redrive_after,
+        redrive_max: i32::try_from(config.relay.redrive_max).unwrap_or(i32::MAX),
         mask_tenants: config.general.mask_tenants,
         name: name.into(),
         ..Settings::default()

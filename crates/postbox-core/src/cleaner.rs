@@ -45,6 +45,8 @@ pub struct SweepRequest {
     pub batch: u32,
     /// What `max_attempts` is, for tables that have no `dead_at`.
     pub max_attempts: i32,
+    /// Whether dead rows are kept that have not gone to the dead-letter route yet, however old they are.
+    pub dead_letters: bool,
 }
 
 /// What a sweep did.
@@ -71,7 +73,13 @@ impl<S: Sweep> Cleaner<S> {
     pub fn new(store: S) -> Self {
         let telemetry = Telemetry::new("outbox", store.table(), crate::telemetry::DEFAULT_TOPIC_LABELS);
         let retention = Duration::from_hours(7 * 24);
-        let request = SweepRequest { retention, dead_retention: None, batch: 500, max_attempts: 25 };
+        let request = SweepRequest {
+            retention,
+            dead_retention: None,
+            batch: 500,
+            max_attempts: 25,
+            dead_letters: false,
+        };
         Self {
             store,
             request,
@@ -92,6 +100,13 @@ impl<S: Sweep> Cleaner<S> {
     #[must_use]
     pub fn dead_retention(mut self, retention: Duration) -> Self {
         self.request.dead_retention = (!retention.is_zero()).then_some(retention);
+        self
+    }
+
+    /// Whether there is a dead-letter route: dead rows that have not gone there yet are then kept, whatever their age.
+    #[must_use]
+    pub fn dead_letters(mut self, route: bool) -> Self {
+        self.request.dead_letters = route;
         self
     }
 

@@ -65,8 +65,8 @@ codes! {
         "Published events are to be moved to a history that the table does not have, or that is not as the table is.",
         "Make it with `postbox migrate up --history move --table <name>`, or set history to keep or none.";
     ColumnMissing = "OUTBOX_COLUMN_MISSING",
-        "The event needs a column that this table does not have.",
-        "Run `postbox migrate up` on the table, or leave the field out.";
+        "The event, or a setting, needs a column that this table does not have.",
+        "Run `postbox migrate up` on the table, or leave the field or the setting out.";
     EventMissing = "OUTBOX_EVENT_MISSING",
         "The table has no such event, or not in the state that this needs.",
         "Look for it with `postbox events list`; what was published long ago is cleaned away.";

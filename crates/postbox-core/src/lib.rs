@@ -32,6 +32,7 @@ pub mod inspect;
 pub mod interceptor;
 pub mod journal;
 pub mod json;
+pub mod letter;
 pub mod outbox;
 mod panic;
 pub mod receive;

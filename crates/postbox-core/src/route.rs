@@ -107,13 +107,18 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Which lane (by number) takes which topics.
+/// Which lanes (by number) take which topics; each route leads to one at least.
 #[derive(Debug, Default)]
-pub(crate) struct Routes(pub(crate) Vec<(Pattern, usize)>);
+pub(crate) struct Routes(pub(crate) Vec<(Pattern, Vec<usize>)>);
 
 impl Routes {
-    pub(crate) fn lane_of(&self, topic: &Topic) -> Option<usize> {
-        self.0.iter().find(|(pattern, _)| pattern.matches(topic)).map(|(_, lane)| *lane)
+    pub(crate) fn lanes_of(&self, topic: &Topic) -> Option<&[usize]> {
+        self.0.iter().find(|(pattern, _)| pattern.matches(topic)).map(|(_, lanes)| lanes.as_slice())
+    }
+
+    /// The most sinks that one event goes to.
+    pub(crate) fn widest(&self) -> usize {
+        self.0.iter().map(|(_, lanes)| lanes.len()).max().unwrap_or(1)
     }
 }
 
@@ -147,9 +152,10 @@ mod tests {
 
     #[test]
     fn the_first_match_wins() {
-        let routes = Routes(vec![("org.**".parse().unwrap(), 1), ("**".parse().unwrap(), 0)]);
-        assert_eq!(routes.lane_of(&Topic::lenient("org.x").unwrap()), Some(1));
-        assert_eq!(routes.lane_of(&Topic::lenient("crm.x").unwrap()), Some(0));
+        let routes = Routes(vec![("org.**".parse().unwrap(), vec![1, 2]), ("**".parse().unwrap(), vec![0])]);
+        assert_eq!(routes.lanes_of(&Topic::lenient("org.x").unwrap()), Some(&[1, 2][..]));
+        assert_eq!(routes.lanes_of(&Topic::lenient("crm.x").unwrap()), Some(&[0][..]));
+        assert_eq!(routes.widest(), 2);
     }
 
     proptest! {

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::code::Code;
 use crate::dispatcher::Delivery;
 use crate::event::EventId;
+use crate::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
 use crate::redact::Summary;
 use crate::topic::Topic;
 
@@ -29,6 +30,17 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Checks that the table is there and can be relayed. Called once, before anything else.
     fn open(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Refuses what the table cannot do, with the next step. Called after [`open`](Self::open), before anything is claimed.
+    ///
+    /// A store that does not say otherwise can do nothing of it.
+    fn require(&self, wanted: Requirements) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let refused = wanted.first().map_or(Ok(()), |what| {
+            let message = format!("the store of {} cannot do {what}: leave it out", self.table());
+            Err(StoreError::new(Code::ConfigUnsupported, StoreErrorKind::Refused, message))
+        });
+        std::future::ready(refused)
+    }
 
     /// Takes rows to work on, renews what makes this relay the active one, and reads whether the table is paused.
     ///
@@ -50,6 +62,30 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// forgets them.
     fn forget(&self, leases: &[Lease]) {
         let _ = leases;
+    }
+
+    /// Leases dead events that have not gone to the dead-letter route. Answers none to a relay that may not work.
+    fn letters(
+        &self,
+        request: LetterRequest,
+    ) -> impl Future<Output = Result<Vec<Letter>, StoreError>> + Send {
+        let _ = request;
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Writes what became of them, fenced by their leases; answers the rows that were no longer this relay's.
+    fn settle_letters(
+        &self,
+        letters: Vec<(Lease, LetterVerdict)>,
+    ) -> impl Future<Output = Result<Vec<Uuid>, StoreError>> + Send {
+        std::future::ready(Ok(letters.into_iter().map(|(lease, _)| lease.row).collect()))
+    }
+
+    /// Replays events that have been dead for long enough and not been replayed so too often, in bounded steps, each with
+    /// a line in the audit log; answers how many. None for a relay that may not work.
+    fn redrive(&self, request: Redrive) -> impl Future<Output = Result<u64, StoreError>> + Send {
+        let _ = request;
+        std::future::ready(Ok(0))
     }
 
     /// Waits until rows may have become available, at most so long. Cancel safe.
@@ -76,6 +112,18 @@ pub struct ClaimRequest {
     pub poll_interval: Duration,
     /// Topics to leave out: their sink is down or busy.
     pub exclude: Arc<[Topic]>,
+    /// Rows to leave out besides, whatever the mode: whoever remains for them is down or busy. A store that does not look
+    /// at this is right but wasteful.
+    pub spent: Arc<[Spent]>,
+}
+
+/// Rows of a topic that go to several sinks and that all of these sinks have confirmed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spent {
+    /// The topic.
+    pub topic: Topic,
+    /// The sinks; never none.
+    pub sinks: Vec<Arc<str>>,
 }
 
 /// Which rows to claim.
@@ -155,6 +203,8 @@ pub struct Claimed {
     /// store hands over the rows of a strand without gaps, starting with its first that is neither published nor dead. One
     /// that could not be leased, cannot be read or is returned ends the strand: what was leased behind it is returned, too.
     pub strand: Option<i64>,
+    /// The sinks that have confirmed it at an earlier attempt.
+    pub sinks_done: Vec<String>,
 }
 
 /// The proof that a row was claimed by this relay, at this attempt.
@@ -203,6 +253,9 @@ pub struct Settlement {
     pub verdict: Verdict,
     /// The failure to append to the row's log, if it failed.
     pub failure: Option<Failure>,
+    /// Sinks that have confirmed it while others have not: to be added to those that the row names. Always empty for
+    /// [`Verdict::Delivered`], which says it of all.
+    pub sinks_done: Vec<Arc<str>>,
 }
 
 /// What becomes of a row.

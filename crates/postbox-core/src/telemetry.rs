@@ -62,6 +62,7 @@ pub const METRICS: &[MetricInfo] = &[
         "From due (created or available, the later) to acknowledged.",
     ),
     metric("dead_total", "counter", &["table", "topic"], "Events that became dead."),
+    metric("dlq_total", "counter", &["table", "topic"], "Dead events that arrived at the dead-letter route."),
     metric(
         "lease_lost_total",
         "counter",
@@ -129,6 +130,7 @@ struct TopicMetrics {
     success: (Counter, Histogram),
     failure: (Counter, Histogram),
     dead: Counter,
+    dead_lettered: Counter,
 }
 
 impl std::fmt::Debug for TopicMetrics {
@@ -159,6 +161,10 @@ impl Telemetry {
 
     pub(crate) fn died(&self, topic: &Topic) {
         self.with_topic(topic, |metrics| metrics.dead.increment(1));
+    }
+
+    pub(crate) fn dead_lettered(&self, topic: &Topic) {
+        self.with_topic(topic, |metrics| metrics.dead_lettered.increment(1));
     }
 
     pub(crate) fn lag(&self) -> Histogram {
@@ -248,6 +254,7 @@ impl Telemetry {
             success: by_result("success"),
             failure: by_result("failure"),
             dead: metrics::counter!(self.name("dead_total"), &labels),
+            dead_lettered: metrics::counter!(self.name("dlq_total"), &labels),
         }
     }
 }

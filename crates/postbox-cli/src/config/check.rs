@@ -45,6 +45,9 @@ fn valid<'a>(effective: &'a [Effective], path: &str) -> Option<&'a Effective> {
     effective.iter().find(|effective| effective.setting.path == path && effective.valid)
 }
 
+/// The default of `relay.redrive_max`.
+const REDRIVE_MAX: u32 = 3;
+
 /// What works but hardly as meant.
 pub(super) fn warnings(settings: &Settings) -> Vec<String> {
     let mut warnings = Vec::new();
@@ -55,6 +58,9 @@ pub(super) fn warnings(settings: &Settings) -> Vec<String> {
             "cleaner.dead_retention = {} deletes dead events before most people have seen them",
             show_duration(kept)
         ));
+    }
+    if settings.relay.redrive_max != REDRIVE_MAX && settings.relay.redrive_after.is_none() {
+        warnings.push("relay.redrive_max has no effect without relay.redrive_after".to_owned());
     }
     if settings.relay.on_dead != OnDead::Block && settings.relay.ordering == Ordering::None {
         warnings.push("relay.on_dead has no effect without relay.ordering = \"aggregate\"".to_owned());

@@ -20,6 +20,7 @@ mod text;
 use std::path::{Path, PathBuf};
 
 use postbox_core::Code;
+use route::Routing;
 
 pub(crate) use error::{ConfigError, ConfigErrors, Origin};
 pub(crate) use flags::{CONFIG_ENV, Flags, args, args_for};
@@ -59,6 +60,8 @@ pub(crate) struct Config {
     pub(crate) sinks: Vec<Sink>,
     /// The routes to them, first match first.
     pub(crate) routes: Vec<Route>,
+    /// The name of the sink for dead events, if there is one.
+    pub(crate) dead_letter: Option<String>,
     /// Every setting's text and origin, in the order of [`SETTINGS`].
     pub(crate) effective: Vec<Effective>,
     /// The file that was read, if any.
@@ -93,17 +96,22 @@ impl Config {
             }
         };
         check::combinations(&settings, &effective, &mut errors);
-        let sink = effective.iter().find(|effective| effective.setting.path == "sink" && effective.valid);
-        let sink = settings.general.sink.as_ref().zip(sink.map(|effective| &effective.origin));
-        let (sinks, routes) = route::resolve(file.as_ref(), sink, &mut errors);
+        let origin = |path: &str| {
+            let found = effective.iter().find(|effective| effective.setting.path == path && effective.valid);
+            found.map(|effective| &effective.origin)
+        };
+        let sink = settings.general.sink.as_ref().zip(origin("sink"));
+        let dead_letter = settings.general.dead_letter.as_ref().zip(origin("dead_letter"));
+        let routing = route::resolve(file.as_ref(), sink, dead_letter, &mut errors);
         if !errors.is_empty() {
             return Err(ConfigErrors(errors));
         }
         let mut warnings = check::warnings(&settings);
-        warnings.extend(route::warnings(&sinks, &routes));
+        warnings.extend(route::warnings(&routing));
+        let Routing { sinks, routes, dead_letter } = routing;
         let Settings { general, relay, cleaner, metrics } = settings;
         let file = file.map(|file| file.path);
-        Ok(Self { general, relay, cleaner, metrics, sinks, routes, effective, file, warnings })
+        Ok(Self { general, relay, cleaner, metrics, sinks, routes, dead_letter, effective, file, warnings })
     }
 
     /// Refuses to go on without the settings of these paths, for a command that needs them. Any route counts as `sink`.

@@ -5,7 +5,7 @@ use postbox_core::Code;
 use super::error::{ConfigError, Origin};
 use super::file::FileLayer;
 use super::kind::scheme;
-use super::text::{Secret, nearest, shown};
+use super::text::{Secret, mask, nearest, shown};
 
 /// The pattern that takes every topic.
 const EVERYTHING: &str = "**";
@@ -26,18 +26,28 @@ pub(crate) struct Sink {
 pub(crate) struct Route {
     /// The pattern, as it was written.
     pub(crate) topic: String,
-    /// The names of its sinks; exactly one in this version.
+    /// The names of its sinks, each once; with several, each gets every event.
     pub(crate) sinks: Vec<String>,
     /// Where it was given.
     pub(crate) origin: Origin,
 }
 
-/// The sinks and routes of the file, and the one that `sink` adds for all other topics.
+/// What the configuration says about where events go.
+#[derive(Debug, Default)]
+pub(super) struct Routing {
+    pub(super) sinks: Vec<Sink>,
+    pub(super) routes: Vec<Route>,
+    /// The sink for dead events.
+    pub(super) dead_letter: Option<String>,
+}
+
+/// The sinks and routes of the file, the one that `sink` adds for all other topics, and the one for dead events.
 pub(super) fn resolve(
     file: Option<&FileLayer>,
     sink: Option<(&Secret, &Origin)>,
+    dead_letter: Option<(&Secret, &Origin)>,
     errors: &mut Vec<ConfigError>,
-) -> (Vec<Sink>, Vec<Route>) {
+) -> Routing {
     let mut table = SinkTable::default();
     let mut routes = Vec::new();
     if let Some(file) = file {
@@ -48,10 +58,8 @@ pub(super) fn resolve(
         for route in &file.routes {
             let origin = origin(route.line);
             check_pattern(&route.topic, &origin, errors);
-            if let Some(sinks) = only_one(&route.sinks, &origin, errors)
-                .and_then(|sink| table.name_of("route.sink", sink, &origin, errors))
-            {
-                routes.push(Route { topic: route.topic.clone(), sinks: vec![sinks], origin });
+            if let Some(sinks) = table.names_of(&route.sinks, &origin, errors) {
+                routes.push(Route { topic: route.topic.clone(), sinks, origin });
             }
         }
     }
@@ -60,11 +68,13 @@ pub(super) fn resolve(
     {
         routes.push(Route { topic: EVERYTHING.to_owned(), sinks: vec![name], origin: origin.clone() });
     }
-    (table.sinks, routes)
+    let dead_letter =
+        dead_letter.and_then(|(sink, origin)| table.name_of("dead_letter", sink.reveal(), origin, errors));
+    Routing { sinks: table.sinks, routes, dead_letter }
 }
 
 /// What works but hardly as meant.
-pub(super) fn warnings(sinks: &[Sink], routes: &[Route]) -> Vec<String> {
+pub(super) fn warnings(Routing { sinks, routes, dead_letter }: &Routing) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(last) = routes.iter().position(|route| route.topic == EVERYTHING) {
         for route in &routes[last + 1..] {
@@ -77,7 +87,8 @@ pub(super) fn warnings(sinks: &[Sink], routes: &[Route]) -> Vec<String> {
         }
     }
     for sink in sinks {
-        if !routes.iter().any(|route| route.sinks.contains(&sink.name)) {
+        let used = routes.iter().flat_map(|route| &route.sinks).chain(dead_letter);
+        if !used.into_iter().any(|name| *name == sink.name) {
             warnings.push(format!("the sink {} (from {}) has no route", sink.name, sink.origin));
         }
     }
@@ -110,6 +121,40 @@ impl SinkTable {
         } else {
             self.refused.push(name.to_owned());
         }
+    }
+
+    /// The names of a route's sinks. Several must have names of their own: what has arrived where is remembered by them, and
+    /// a name that is made from a URL may be another sink's tomorrow.
+    fn names_of(
+        &mut self,
+        given: &[String],
+        origin: &Origin,
+        errors: &mut Vec<ConfigError>,
+    ) -> Option<Vec<String>> {
+        let mut refuse = |cause: String, next: &str| {
+            errors.push(ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next));
+            None
+        };
+        if given.is_empty() || given.iter().any(String::is_empty) {
+            let next = "name a sink of [sinks], or give a URL such as stdout:";
+            return refuse("the route has an empty sink".to_owned(), next);
+        }
+        if let [only] = given {
+            return self.name_of("route.sink", only, origin, errors).map(|name| vec![name]);
+        }
+        if let Some(url) = given.iter().find(|given| given.contains(':')) {
+            let cause = format!(
+                "route.sinks = {} is a URL: what has arrived is remembered by the sinks' names",
+                shown(&mask(url))
+            );
+            return refuse(cause, "declare it, [sinks.NAME] and then url = \"…\", and put its name here");
+        }
+        if let Some((_, twice)) = given.iter().enumerate().find(|(at, name)| given[..*at].contains(name)) {
+            return refuse(format!("the route names the sink {} twice", shown(twice)), "name it once");
+        }
+        let names: Vec<Option<String>> =
+            given.iter().map(|name| self.name_of("route.sinks", name, origin, errors)).collect();
+        names.into_iter().collect()
     }
 
     /// The name of the sink that `given` means, a URL becoming a sink of its own.
@@ -172,24 +217,4 @@ fn check_pattern(topic: &str, origin: &Origin, errors: &mut Vec<ConfigError>) {
         let next = "write a pattern such as org.**, org.*.created.* or **";
         errors.push(ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next));
     }
-}
-
-fn only_one<'a>(sinks: &'a [String], origin: &Origin, errors: &mut Vec<ConfigError>) -> Option<&'a str> {
-    let error = match sinks {
-        [sink] if !sink.is_empty() => return Some(sink),
-        [] | [_] => ConfigError::new(
-            Code::ConfigInvalid,
-            Some(origin.clone()),
-            "the route has an empty sink",
-            "name a sink of [sinks], or give a URL such as stdout:",
-        ),
-        _ => ConfigError::new(
-            Code::ConfigUnsupported,
-            Some(origin.clone()),
-            "a route to several sinks (fan-out) is not in this version",
-            "give the route one sink",
-        ),
-    };
-    errors.push(error);
-    None
 }

@@ -127,6 +127,8 @@ settings! {
         direct_url: Option<Secret> = kind::direct_url(), default "", env "OUTBOX_DIRECT_URL", flag "direct-url";
         /// Where every topic goes that no `[[route]]` takes: a sink's URL or its name in `[sinks]`.
         sink: Option<Secret> = kind::sink(), default "", env "OUTBOX_SINK", flag "sink";
+        /// Where dead events go, besides staying in the table: a sink's URL or its name in `[sinks]`. Also those that are dead already.
+        dead_letter: Option<Secret> = kind::sink(), default "", env "OUTBOX_DEAD_LETTER", flag "dead-letter";
         /// The address for health checks and metrics, such as `127.0.0.1:9187`; unset serves none.
         listen: Option<SocketAddr> = kind::listen(), default "", env "OUTBOX_LISTEN", flag "listen";
         /// The tenant of events that name none.
@@ -171,6 +173,10 @@ settings! {
         history: History = kind::choice::<History>(), default "keep", env "OUTBOX_RELAY_HISTORY", flag "history";
         /// Whether the events of one aggregate are delivered in order.
         ordering: Ordering = kind::choice::<Ordering>(), default "none", env "OUTBOX_RELAY_ORDERING", flag "ordering";
+        /// Replays dead events by itself after they have been dead for so long; `0` never does.
+        redrive_after: Option<Duration> = kind::duration_or_never::<1_000, LONGEST_MS>(), default "0", env "OUTBOX_RELAY_REDRIVE_AFTER", flag "redrive-after";
+        /// How often one event is replayed so at most.
+        redrive_max: u32 = kind::count::<u32, 1, 1_000>(), default "3", env "OUTBOX_RELAY_REDRIVE_MAX", flag "redrive-max";
         /// With `ordering = "aggregate"`: whether a dead event blocks its aggregate or is skipped.
         on_dead: OnDead = kind::choice::<OnDead>(), default "block", env "OUTBOX_RELAY_ON_DEAD", flag "on-dead";
     }

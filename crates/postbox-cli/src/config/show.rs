@@ -22,8 +22,8 @@ pub(crate) fn text(config: &Config) -> String {
         })
         .collect();
     let mut out = aligned(["SETTING", "VALUE", "FROM", "ENVIRONMENT"], &rows);
-    if !config.routes.is_empty() {
-        let rows: Vec<[String; 4]> = config
+    if !config.routes.is_empty() || config.dead_letter.is_some() {
+        let mut rows: Vec<[String; 4]> = config
             .routes
             .iter()
             .flat_map(|route| route.sinks.iter().map(move |sink| (route, sink)))
@@ -32,6 +32,11 @@ pub(crate) fn text(config: &Config) -> String {
                 [printable(&route.topic), name.clone(), route.origin.to_string(), printable(&url)]
             })
             .collect();
+        rows.extend(config.dead_letter.iter().map(|name| {
+            let url = config.sink(name).map(|sink| sink.url.to_string()).unwrap_or_default();
+            let origin = config.origin("dead_letter").map(ToString::to_string).unwrap_or_default();
+            ["(dead events)".to_owned(), name.clone(), origin, printable(&url)]
+        }));
         out.push('\n');
         out.push_str(&aligned(["ROUTE", "SINK", "FROM", "URL"], &rows));
     }
@@ -77,6 +82,7 @@ pub(crate) fn json(config: &Config) -> Value {
         "settings": settings,
         "sinks": sinks,
         "routes": routes,
+        "dead_letter": config.dead_letter,
         "warnings": config.warnings,
     })
 }

@@ -117,6 +117,32 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
         self
     }
 
+    /// Sends topics that match to each of several named sinks; see [`RelayBuilder::route_to_all`].
+    pub fn route_to_all<N: Into<String>>(
+        mut self,
+        pattern: &str,
+        sinks: impl IntoIterator<Item = N>,
+    ) -> Self {
+        self.relay = self.relay.route_to_all(pattern, sinks);
+        self
+    }
+
+    /// Sends topics that match to each of several sinks of their own; see [`RelayBuilder::fan_out`].
+    pub fn fan_out<N: Into<String>, T: Dispatcher>(
+        mut self,
+        pattern: &str,
+        sinks: impl IntoIterator<Item = (N, T)>,
+    ) -> Self {
+        self.relay = self.relay.fan_out(pattern, sinks);
+        self
+    }
+
+    /// Delivers dead events to this sink; see [`RelayBuilder::dead_letters`]. The cleaner keeps them until they have arrived.
+    pub fn dead_letters(mut self, name: impl Into<String>, dispatcher: impl Dispatcher) -> Self {
+        self.relay = self.relay.dead_letters(name, dispatcher);
+        self
+    }
+
     /// Sends everything to one dispatcher.
     pub fn dispatcher(self, dispatcher: impl Dispatcher) -> Self {
         self.route("**", dispatcher)
@@ -237,6 +263,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
     /// Dropped before it returns, nothing has been started.
     pub async fn start(self) -> Result<Postbox, RelayError> {
         let settings = self.relay.current().clone();
+        let dead_letters = self.relay.has_dead_letters();
         let table = self.outbox.table().clone();
         let cleanup = self.cleaner;
         if cleanup.is_some_and(|cleanup| cleanup.interval.is_zero()) {
@@ -277,6 +304,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
                 .dead_retention(cleanup.dead_retention)
                 .interval(cleanup.interval)
                 .max_attempts(settings.max_attempts)
+                .dead_letters(dead_letters)
                 .metrics_prefix(&self.prefix);
             Cleaning::start(cleaner)
         });

@@ -109,27 +109,28 @@ impl<S: Store> Engine<S> {
 
     pub(super) fn request(&self, mode: ClaimMode, limit: usize) -> ClaimRequest {
         let held_bytes: usize = self.lanes.iter().map(|lane| lane.held_bytes).sum();
-        let exclude: Vec<Topic> = match mode {
-            ClaimMode::Probe(_) => Vec::new(),
-            ClaimMode::Waiting => {
-                let blocked = self.lanes.iter().filter(|lane| self.blocked(lane));
-                blocked.flat_map(|lane| lane.topics().cloned()).collect()
+        let (exclude, spent) = match mode {
+            ClaimMode::Probe(_) => {
+                (Vec::new(), self.probing.map(|number| self.not_for(number)).unwrap_or_default())
             }
+            ClaimMode::Waiting => self.left_out(|lane| self.blocked(lane)),
             // If only suspects wait for a sink that is down, one of them is its probe.
             ClaimMode::Suspect => {
                 let now = Instant::now();
-                let down = self.lanes.iter().filter(|lane| lane.circuit.is_open() && !lane.wants_probe(now));
-                down.flat_map(|lane| lane.topics().cloned()).collect()
+                self.left_out(|lane| lane.circuit.is_open() && !lane.wants_probe(now))
             }
         };
+        // An event that goes to several sinks is in memory once for each.
+        let max_bytes = self.settings.max_in_flight_bytes.saturating_sub(held_bytes) / self.routes.widest();
         ClaimRequest {
             mode,
             limit,
-            max_bytes: self.settings.max_in_flight_bytes.saturating_sub(held_bytes),
+            max_bytes,
             lock_ttl: self.settings.lock_ttl,
             poll_interval: self.settings.poll_interval,
             max_attempts: self.settings.max_attempts,
             exclude: exclude.into(),
+            spent: spent.into(),
         }
     }
 
@@ -246,15 +247,25 @@ impl<S: Store> Engine<S> {
         }
         let give_back = self.stopping || self.standing != Standing::Active;
         let now = Instant::now();
+        let full: Vec<bool> = self.lanes.iter().map(|lane| self.blocked(lane)).collect();
         let mut cut = Cut::default();
-        for Claimed { lease, delivery, age, strand } in claim.rows {
-            let (bytes, strand) = (delivery.payload.len(), self.strands.of(strand));
+        for claimed in claim.rows {
+            let strand = self.strands.of(claimed.strand);
             if cut.has(strand) {
-                self.hold(asked, &lease, None, 0, age, None);
-                self.finish(Outcome::release(lease, None));
+                self.hold(asked, &claimed.lease, None, 0, claimed.age, None);
+                self.finish(Outcome::release(claimed.lease, None));
                 continue;
             }
-            let Some(number) = self.routes.lane_of(&delivery.meta.topic) else {
+            let lanes = self.routes.lanes_of(&claimed.delivery.meta.topic);
+            if lanes.is_some() && self.is_fan(&claimed.delivery.meta.topic, &claimed.sinks_done) {
+                if !self.take_in_fan(asked, mode, claimed, &full, strand) {
+                    cut.off(strand);
+                }
+                continue;
+            }
+            let Claimed { lease, delivery, age, .. } = claimed;
+            let bytes = delivery.payload.len();
+            let Some(&number) = lanes.and_then(<[usize]>::first) else {
                 let topic = delivery.meta.topic.clone();
                 tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");
                 self.hold(asked, &lease, None, bytes, age, None);

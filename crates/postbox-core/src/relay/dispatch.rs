@@ -58,6 +58,8 @@ pub(super) struct Dispatching {
     pub(super) settings: Arc<Settings>,
     pub(super) telemetry: Telemetry,
     pub(super) reports: UnboundedSender<Report>,
+    /// Whether the dispatches are counted: those to the dead-letter route have a count of their own.
+    pub(super) counted: bool,
 }
 
 /// The facts of one event that its outcome needs, apart from the batch that the dispatcher borrows.
@@ -219,7 +221,9 @@ impl Unit {
     fn ended(&self, index: usize, outcome: Result<(), DispatchError>) -> Ended {
         let (slot, delivery) = (&self.slots[index], &self.batch[index]);
         let took = self.started.elapsed();
-        self.shared.telemetry.dispatched(&delivery.meta.topic, outcome.is_ok(), took);
+        if self.shared.counted {
+            self.shared.telemetry.dispatched(&delivery.meta.topic, outcome.is_ok(), took);
+        }
         let end = match outcome {
             Ok(()) => End::Delivered,
             Err(error) => self.failed(delivery, &error),

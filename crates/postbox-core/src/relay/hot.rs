@@ -56,7 +56,7 @@ impl<S: Store> Engine<S> {
         let HotEvent { lease, delivery, born, late, slot } = event;
         let (asked, age) = (Instant::from_std(born), std::time::Duration::ZERO);
         let bytes = delivery.payload.len();
-        let Some(number) = self.routes.lane_of(&delivery.meta.topic) else {
+        let Some(lanes) = self.routes.lanes_of(&delivery.meta.topic) else {
             let topic = delivery.meta.topic.clone();
             tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");
             self.hold(asked, &lease, None, bytes, age, Some(slot));
@@ -64,9 +64,13 @@ impl<S: Store> Engine<S> {
             self.finish(Outcome::bury(lease, Some(topic), Code::Unroutable, &reason, &self.settings));
             return;
         };
+        let paused = self.paused == Some(true);
+        let &[number] = lanes else {
+            self.hold(asked, &lease, None, bytes, age, Some(slot));
+            return self.spread_hot(&lease, &delivery, !(late || self.stopping || paused));
+        };
         self.hold(asked, &lease, Some(number), bytes, age, Some(slot));
         let now = Instant::now();
-        let paused = self.paused == Some(true);
         let lane = &mut self.lanes[number];
         lane.learn(&delivery.meta.topic);
         if late || self.stopping || paused || lane.circuit.is_open() {

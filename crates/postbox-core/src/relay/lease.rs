@@ -39,6 +39,7 @@ impl<S: Store> Engine<S> {
             lease: lease.clone(),
             slot,
             strand: None,
+            fan: None,
         };
         self.held.insert(key(lease), held);
     }
@@ -50,6 +51,10 @@ impl<S: Store> Engine<S> {
         } else if let Some(lane) = held.lane.and_then(|lane| self.lanes.get_mut(lane)) {
             lane.held -= 1;
             lane.held_bytes -= held.bytes;
+        }
+        for number in held.fan.iter().flat_map(|fan| fan.counted()) {
+            self.lanes[number].held -= 1;
+            self.lanes[number].held_bytes -= held.bytes;
         }
         Some(held)
     }
@@ -95,9 +100,13 @@ impl<S: Store> Engine<S> {
         }
         for lease in lost {
             // What is being settled meanwhile is not locked any more, and not lost either.
-            match self.held.get(&key(&lease)).map(|held| held.stage) {
-                Some(Stage::Queued) => self.forget(&key(&lease)),
-                Some(Stage::Running) => self.strand_broken(&key(&lease)),
+            let key = key(&lease);
+            match self.held.get(&key).map(|held| held.stage) {
+                Some(Stage::Queued) => self.forget(&key),
+                Some(Stage::Running) => {
+                    self.strand_broken(&key);
+                    self.drop_waiting(&key);
+                }
                 Some(Stage::Settling) | None => {}
             }
         }
@@ -119,8 +128,9 @@ impl<S: Store> Engine<S> {
 
     pub(super) fn forget(&mut self, forgotten: &HeldKey) {
         if let Some(held) = self.let_go(forgotten) {
-            if let Some(lane) = held.lane.and_then(|lane| self.lanes.get_mut(lane)) {
-                lane.queue.retain(|item| key(&item.lease) != *forgotten);
+            let lanes = held.fan.iter().flat_map(|fan| fan.lanes()).chain(held.lane);
+            for number in lanes {
+                self.lanes[number].queue.retain(|item| key(&item.lease) != *forgotten);
             }
             self.store.forget(std::slice::from_ref(&held.lease));
             self.report.lost += 1;

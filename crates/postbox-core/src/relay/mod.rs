@@ -6,7 +6,9 @@
 mod backoff;
 mod circuit;
 mod claim;
+mod dead_letter;
 mod dispatch;
+mod fan;
 mod health;
 mod hot;
 mod lane;
@@ -64,6 +66,10 @@ pub struct RunReport {
     pub released: usize,
     /// Rows that another relay had taken.
     pub lost: usize,
+    /// Dead events that arrived at the dead-letter route.
+    pub dead_lettered: usize,
+    /// Dead events that were replayed by themselves (`redrive_after`).
+    pub redriven: usize,
 }
 
 impl<S: Store> Relay<S> {
@@ -79,10 +85,11 @@ impl<S: Store> Relay<S> {
 
     /// Looks at the table once, as [`run`](Self::run) does at its start; but a database that is away is not waited for.
     pub(crate) async fn reach(&self) -> Result<(), RelayError> {
-        Ok(self.engine.store.open().await?)
+        Ok(self.engine.open_store().await?)
     }
 
-    /// Claims one batch, delivers it, settles it; then what other relays left behind, one by one.
+    /// Claims one batch, delivers it, settles it; then what other relays left behind, one by one; then a batch of dead
+    /// events for the dead-letter route, and what is due to be tried again.
     ///
     /// # Errors
     /// When the relay was closed or the store fails.

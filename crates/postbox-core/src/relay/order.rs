@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::fan::Spread;
 use super::lane::Item;
 use super::run::{Engine, HeldKey, Stage, key};
 use super::settle::Outcome;
-use crate::store::{OnDead, Order, Standing, Store, Verdict};
+use crate::store::{Lease, OnDead, Order, Standing, Store, Verdict};
 
 /// A first of a strand that takes longer than this gives up the places of those behind it when there is no room for others.
 const SLOW: Duration = Duration::from_secs(1);
@@ -36,8 +37,33 @@ struct Strand {
     first: HeldKey,
     /// Since when.
     since: Instant,
-    /// Those behind it, with their lanes.
-    waiting: VecDeque<(usize, Item)>,
+    /// Those behind it.
+    waiting: VecDeque<Behind>,
+}
+
+/// An event that waits behind another of its strand.
+#[derive(Debug)]
+pub(super) enum Behind {
+    /// For one sink: its lane.
+    One(usize, Item),
+    /// For several.
+    Several(Box<Spread>),
+}
+
+impl Behind {
+    fn lease(&self) -> &Lease {
+        match self {
+            Self::One(_, item) => &item.lease,
+            Self::Several(spread) => &spread.lease,
+        }
+    }
+
+    fn into_lease(self) -> Lease {
+        match self {
+            Self::One(_, item) => item.lease,
+            Self::Several(spread) => spread.lease,
+        }
+    }
 }
 
 /// What an outcome means for those behind it.
@@ -79,7 +105,7 @@ impl Strands {
     }
 
     /// Takes out those that wait behind the first.
-    fn take_waiting(&mut self, strand: i64) -> VecDeque<(usize, Item)> {
+    fn take_waiting(&mut self, strand: i64) -> VecDeque<Behind> {
         let waiting = self.strands.get_mut(&strand).map(|strand| std::mem::take(&mut strand.waiting));
         let waiting = waiting.unwrap_or_default();
         self.waiting -= waiting.len();
@@ -87,7 +113,7 @@ impl Strands {
     }
 
     /// Takes out a strand whose first this is.
-    fn remove(&mut self, strand: i64) -> VecDeque<(usize, Item)> {
+    fn remove(&mut self, strand: i64) -> VecDeque<Behind> {
         let waiting = self.take_waiting(strand);
         self.strands.remove(&strand);
         waiting
@@ -102,18 +128,26 @@ impl<S: Store> Engine<S> {
     /// Puts a claimed event into its lane, or behind the others of its strand.
     pub(super) fn line_up(&mut self, strand: Option<i64>, lane: usize, item: Item) {
         let Some(number) = strand else { return self.lanes[lane].push(item) };
-        let key = key(&item.lease);
+        match self.queue_up(number, Behind::One(lane, item)) {
+            Some(Behind::One(lane, item)) => self.lanes[lane].push(item),
+            Some(Behind::Several(_)) | None => {}
+        }
+    }
+
+    /// Puts an event behind the others of its strand; it comes back if it is the first.
+    pub(super) fn queue_up(&mut self, number: i64, event: Behind) -> Option<Behind> {
+        let key = key(event.lease());
         if let Some(held) = self.held.get_mut(&key) {
             held.strand = Some(number);
         }
         if let Some(strand) = self.strands.strands.get_mut(&number) {
-            strand.waiting.push_back((lane, item));
+            strand.waiting.push_back(event);
             self.strands.waiting += 1;
-        } else {
-            let strand = Strand { first: key, since: Instant::now(), waiting: VecDeque::new() };
-            self.strands.strands.insert(number, strand);
-            self.lanes[lane].push(item);
+            return None;
         }
+        let strand = Strand { first: key, since: Instant::now(), waiting: VecDeque::new() };
+        self.strands.strands.insert(number, strand);
+        Some(event)
     }
 
     /// An outcome of this event is taken in for the next settle: what becomes of those behind it?
@@ -126,7 +160,7 @@ impl<S: Store> Engine<S> {
             Then::NextWhenSettled => {}
             Then::Back => {
                 let waiting = self.strands.remove(strand);
-                self.give_back(waiting);
+                self.give_back_those(waiting);
             }
         }
     }
@@ -136,7 +170,7 @@ impl<S: Store> Engine<S> {
         if lost {
             // Somebody else is at work on this strand.
             let waiting = self.strands.take_waiting(strand);
-            self.give_back(waiting);
+            self.give_back_those(waiting);
         }
         if self.strands.is_first(strand, key) && self.strands.then(verdict) == Then::NextWhenSettled {
             self.go_on(strand);
@@ -147,41 +181,45 @@ impl<S: Store> Engine<S> {
     fn go_on(&mut self, number: i64) {
         let stays = self.stopping || self.standing != Standing::Active || self.suspects.turn;
         let Some(strand) = self.strands.strands.get_mut(&number) else { return };
-        let Some((lane, item)) = strand.waiting.pop_front() else {
+        let Some(next) = strand.waiting.pop_front() else {
             self.strands.strands.remove(&number);
             return;
         };
         self.strands.waiting -= 1;
-        let down = self.lanes[lane].circuit.is_open() && !item.probe;
-        if !stays && !down {
-            strand.first = key(&item.lease);
-            strand.since = Instant::now();
-            return self.lanes[lane].push(item);
+        strand.first = key(next.lease());
+        strand.since = Instant::now();
+        // What goes back takes those behind it along: it is the first now.
+        match next {
+            _ if stays => self.finish(Outcome::release(next.into_lease(), None)),
+            Behind::One(lane, item) if self.lanes[lane].circuit.is_open() && !item.probe => {
+                let lane = &self.lanes[lane];
+                let (after, reason) = (lane.put_off(Instant::now()), lane.down(&self.settings));
+                self.finish(Outcome::put_off(item.lease, after, reason));
+            }
+            Behind::One(lane, item) => self.lanes[lane].push(item),
+            Behind::Several(spread) => {
+                let full: Vec<bool> = self.lanes.iter().map(|lane| self.blocked(lane)).collect();
+                self.spread(*spread, &full);
+            }
         }
-        let waiting = self.strands.remove(number);
-        let (after, reason) = match down {
-            true => (self.lanes[lane].put_off(Instant::now()), self.lanes[lane].down(&self.settings)),
-            false => (None, None),
-        };
-        self.finish(Outcome::put_off(item.lease, after, reason));
-        self.give_back(waiting);
     }
 
-    fn give_back(&mut self, waiting: VecDeque<(usize, Item)>) {
-        for (_, item) in waiting {
-            self.finish(Outcome::release(item.lease, None));
+    fn give_back_those(&mut self, waiting: VecDeque<Behind>) {
+        for event in waiting {
+            self.finish(Outcome::release(event.into_lease(), None));
         }
     }
 
     /// A row of a strand is no longer this relay's, and was let go: what waits here of the strand goes back. It could
     /// overtake what another relay dispatches now.
     pub(super) fn strand_lost(&mut self, strand: i64, lost: &HeldKey) {
-        let mut waiting = match self.strands.is_first(strand, lost) {
-            true => self.strands.remove(strand),
-            false => self.strands.take_waiting(strand),
+        let mut waiting = if self.strands.is_first(strand, lost) {
+            self.strands.remove(strand)
+        } else {
+            self.strands.take_waiting(strand)
         };
-        waiting.retain(|(_, item)| key(&item.lease) != *lost);
-        self.give_back(waiting);
+        waiting.retain(|event| key(event.lease()) != *lost);
+        self.give_back_those(waiting);
     }
 
     /// The same of a row that is being dispatched here: nothing can call that back, but nobody follows it.
@@ -189,7 +227,7 @@ impl<S: Store> Engine<S> {
         let strand = self.held.get(running).filter(|held| held.stage == Stage::Running);
         if let Some(strand) = strand.and_then(|held| held.strand) {
             let waiting = self.strands.take_waiting(strand);
-            self.give_back(waiting);
+            self.give_back_those(waiting);
         }
     }
 
@@ -202,12 +240,14 @@ impl<S: Store> Engine<S> {
     pub(super) fn release_waiting_for(&mut self, down: usize) {
         let mut back = VecDeque::new();
         for strand in self.strands.strands.values_mut() {
-            if let Some(from) = strand.waiting.iter().position(|(lane, item)| *lane == down && !item.probe) {
+            let waits =
+                |event: &Behind| matches!(event, Behind::One(lane, item) if *lane == down && !item.probe);
+            if let Some(from) = strand.waiting.iter().position(waits) {
                 back.extend(strand.waiting.drain(from..));
             }
         }
         self.strands.waiting -= back.len();
-        self.give_back(back);
+        self.give_back_those(back);
     }
 
     fn release_waiting_if(&mut self, which: impl Fn(&Strand, usize) -> bool) {
@@ -221,7 +261,7 @@ impl<S: Store> Engine<S> {
             }
         }
         self.strands.waiting -= back.len();
-        self.give_back(back);
+        self.give_back_those(back);
     }
 
     /// There is no room for a claim. Events behind one that takes long shall not keep other aggregates out (P5).

@@ -17,7 +17,9 @@ use uuid::Uuid;
 
 use super::RunReport;
 use super::backoff::Backoff;
+use super::dead_letter::AfterDeath;
 use super::dispatch::{Dispatching, End, Ended, Report};
+use super::fan::Fan;
 use super::health::RelayHealth;
 use super::hot;
 use super::lane::{Item, Lane};
@@ -27,6 +29,7 @@ use super::settings::{RelayError, Settings};
 use super::settle::Outcome;
 use super::tracker::Tracker;
 use crate::hot::{HotEnd, Slot};
+use crate::letter::Requirements;
 use crate::route::Routes;
 use crate::store::{Claim, ClaimMode, Lease, Settled, Standing, Store, StoreError, StoreErrorKind};
 use crate::telemetry::Telemetry;
@@ -76,6 +79,10 @@ pub(super) struct Engine<S: Store> {
     pub(super) suspects: Suspects,
     pub(super) report: RunReport,
     pub(super) stopping: bool,
+    /// What is done about dead events, until its task takes it.
+    pub(super) after_death: Option<AfterDeath<S>>,
+    /// What the store has to be able to do.
+    pub(super) needs: Requirements,
 }
 
 /// A row under one claim. A row can be claimed again while its first dispatch still runs (an operator's repair, a relay
@@ -110,6 +117,8 @@ pub(super) struct Held {
     pub(super) slot: Option<Slot>,
     /// Its strand, where order is kept.
     pub(super) strand: Option<i64>,
+    /// Where it goes, if that is several sinks; `lane` is none then.
+    pub(super) fan: Option<Box<Fan>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,6 +171,7 @@ impl<S: Store> Engine<S> {
                 settings: Arc::clone(&settings),
                 telemetry: telemetry.clone(),
                 reports: sender,
+                counted: true,
             },
             next_extend: now + settings.lock_ttl / 3,
             store,
@@ -191,6 +201,8 @@ impl<S: Store> Engine<S> {
             suspects: Suspects { waiting: false, turn: false, turn_since: None, not_before: now },
             report: RunReport::default(),
             stopping: false,
+            after_death: None,
+            needs: Requirements::default(),
         }
     }
 
@@ -205,6 +217,7 @@ impl<S: Store> Engine<S> {
             () = &mut signal => return Ok(()),
             opened = self.open() => opened?,
         }
+        let beside = self.start_beside();
         loop {
             let looked = self.start_work();
             tokio::select! {
@@ -213,7 +226,9 @@ impl<S: Store> Engine<S> {
                 () = self.turn(looked) => {}
             }
         }
+        beside.stop();
         self.drain().await;
+        beside.ended(self.settings.drain_timeout.max(CLOSE_LIMIT)).await;
         self.close().await;
         Ok(())
     }
@@ -222,7 +237,7 @@ impl<S: Store> Engine<S> {
     pub(super) async fn open(&mut self) -> Result<(), RelayError> {
         let waits = Backoff::exponential(Duration::from_millis(200), Duration::from_secs(5));
         loop {
-            match self.store.open().await {
+            match self.open_store().await {
                 Ok(()) => {
                     self.failures = 0;
                     self.health.note_opened();
@@ -249,7 +264,7 @@ impl<S: Store> Engine<S> {
     /// One batch by hand, then the suspects it found.
     pub(super) async fn run_once(&mut self) -> Result<RunReport, RelayError> {
         self.report = RunReport::default();
-        self.store.open().await?;
+        self.open_store().await?;
         self.health.note_opened();
         let mut mode = ClaimMode::Waiting;
         loop {
@@ -267,6 +282,7 @@ impl<S: Store> Engine<S> {
                 self.turn(now).await;
             }
             if !more_suspects {
+                self.dead_once().await?;
                 return Ok(self.report);
             }
             mode = ClaimMode::Suspect;
@@ -342,6 +358,9 @@ impl<S: Store> Engine<S> {
                     self.tracker.start(item.delivery.meta.event_id, now);
                     if let Some(held) = self.held.get_mut(&key(&item.lease)) {
                         held.stage = Stage::Running;
+                        if let Some(fan) = &mut held.fan {
+                            fan.start(number);
+                        }
                     }
                 }
                 let sink = self.lanes[number].sink.clone();
@@ -361,16 +380,16 @@ impl<S: Store> Engine<S> {
             self.tracker.end(ended.event_id);
             self.note_circuit(report.lane, &ended, now);
             let put_off = self.lanes[report.lane].put_off(now);
-            self.finish(Outcome::of(ended, &self.settings, put_off));
+            self.conclude(report.lane, ended, put_off);
         }
         for item in report.again.into_iter().rev() {
             self.tracker.end(item.delivery.meta.event_id);
             let lane = &mut self.lanes[report.lane];
             if self.stopping || (lane.circuit.is_open() && !item.probe) {
                 let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
-                self.finish(Outcome::put_off(item.lease, after, reason));
+                self.give_back(report.lane, item.lease, after, reason);
             } else if let Some(held) = self.held.get_mut(&key(&item.lease)) {
-                held.stage = Stage::Queued;
+                held.stage = held.fan.as_mut().map_or(Stage::Queued, |fan| fan.requeue(report.lane));
                 lane.queue.push_front(item);
             }
         }
@@ -403,7 +422,7 @@ impl<S: Store> Engine<S> {
             let (after, reason, waiting) =
                 (lane.put_off(now), lane.down(&self.settings), lane.drain_ordinary());
             for item in waiting {
-                self.finish(Outcome::put_off(item.lease, after, reason.clone()));
+                self.give_back(number, item.lease, after, reason.clone());
             }
             self.release_waiting_for(number);
         } else {

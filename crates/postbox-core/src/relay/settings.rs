@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Relay;
 use super::backoff::Backoff;
+use super::dead_letter::AfterDeath;
 use super::lane::Lane;
 use super::run::Engine;
 use crate::code::Code;
@@ -41,6 +42,10 @@ pub struct Settings {
     pub circuit: Backoff,
     /// The longest `last_error` in bytes (2048).
     pub last_error_max_bytes: usize,
+    /// Replays dead events by itself after so long; never, if not given.
+    pub redrive_after: Option<Duration>,
+    /// Each at most so often (3).
+    pub redrive_max: i32,
     /// Whether logs hide tenant ids.
     pub mask_tenants: bool,
     /// The relay's name in logs and in the table.
@@ -61,6 +66,8 @@ impl Default for Settings {
             backoff: Backoff::default(),
             circuit: Backoff::exponential(Duration::from_secs(1), Duration::from_secs(30)),
             last_error_max_bytes: LAST_ERROR_MAX_BYTES,
+            redrive_after: None,
+            redrive_max: 3,
             mask_tenants: false,
             name: Arc::from(format!("relay-{}", std::process::id())),
         }
@@ -95,6 +102,11 @@ impl Settings {
                 self.dispatch_timeout.mul_f64(1.5)
             ));
         }
+        if self.redrive_after.is_some_and(|after| after.is_zero()) || self.redrive_max < 1 {
+            return fail(
+                "redrive_after and redrive_max must be more than 0; leave redrive_after out for never".into(),
+            );
+        }
         if self.max_in_flight_bytes == 0 {
             return fail("max_in_flight_bytes is 0; use 1MiB or more".into());
         }
@@ -114,12 +126,14 @@ pub struct RelayBuilder<S> {
     prefix: String,
     topic_labels: usize,
     hot: Option<HotPath>,
+    dead_letters: Option<(String, BoxDispatcher)>,
 }
 
+/// Where a route leads.
 #[derive(Debug)]
 enum Target {
     Lane(usize),
-    Named(String),
+    Named(Vec<String>),
 }
 
 impl RelayBuilder<()> {
@@ -130,8 +144,23 @@ impl RelayBuilder<()> {
 
     /// The same on a store.
     pub(crate) fn on<S: Store>(self, store: S) -> RelayBuilder<S> {
-        let Self { store: (), settings, sinks, routes, interceptors, prefix, topic_labels, hot } = self;
-        RelayBuilder { store, settings, sinks, routes, interceptors, prefix, topic_labels, hot }
+        let Self {
+            store: (),
+            settings,
+            sinks,
+            routes,
+            interceptors,
+            prefix,
+            topic_labels,
+            hot,
+            dead_letters,
+        } = self;
+        RelayBuilder { store, settings, sinks, routes, interceptors, prefix, topic_labels, hot, dead_letters }
+    }
+
+    /// Whether dead events go anywhere.
+    pub(crate) fn has_dead_letters(&self) -> bool {
+        self.dead_letters.is_some()
     }
 
     /// The settings as they are by now.
@@ -152,6 +181,7 @@ impl<S> RelayBuilder<S> {
             prefix: "outbox".into(),
             topic_labels: DEFAULT_TOPIC_LABELS,
             hot: None,
+            dead_letters: None,
         }
     }
 
@@ -170,8 +200,55 @@ impl<S> RelayBuilder<S> {
     }
 
     /// Sends topics that match to a named sink. The first matching route wins.
-    pub fn route_to(mut self, pattern: &str, sink: impl Into<String>) -> Self {
-        self.routes.push((pattern.to_owned(), Target::Named(sink.into())));
+    pub fn route_to(self, pattern: &str, sink: impl Into<String>) -> Self {
+        self.route_to_all(pattern, [sink])
+    }
+
+    /// Sends topics that match to each of several named sinks (fan-out). An event is published when all of them have
+    /// confirmed; when some fail, those that have confirmed are remembered by their names and not sent to again.
+    ///
+    /// ```
+    /// # use postbox_core::{Dispatcher, Relay, RelayError, Store};
+    /// # fn build(store: impl Store, kafka: impl Dispatcher, audit: impl Dispatcher) -> Result<(), RelayError> {
+    /// let relay = Relay::builder(store)
+    ///     .sink("kafka", kafka)
+    ///     .sink("audit", audit)
+    ///     .route_to_all("org.**", ["kafka", "audit"])
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn route_to_all<N: Into<String>>(
+        mut self,
+        pattern: &str,
+        sinks: impl IntoIterator<Item = N>,
+    ) -> Self {
+        let names = sinks.into_iter().map(Into::into).collect();
+        self.routes.push((pattern.to_owned(), Target::Named(names)));
+        self
+    }
+
+    /// The same with sinks that no other route leads to. They are remembered by the names given here: a name is not to be
+    /// given to another sink later.
+    pub fn fan_out<N: Into<String>, D: Dispatcher>(
+        mut self,
+        pattern: &str,
+        sinks: impl IntoIterator<Item = (N, D)>,
+    ) -> Self {
+        let mut names = Vec::new();
+        for (name, dispatcher) in sinks {
+            let name = name.into();
+            names.push(name.clone());
+            self.sinks.push((name, BoxDispatcher::new(dispatcher)));
+        }
+        self.route_to_all(pattern, names)
+    }
+
+    /// Delivers dead events to this sink, also those that died before it was named here, each once it has died: with the
+    /// headers `postbox-dead-reason`, `postbox-dead-attempts`, `postbox-dead-at` and `postbox-dead-table`. They stay in the
+    /// table. Interceptors have no part in it.
+    pub fn dead_letters(mut self, name: impl Into<String>, dispatcher: impl Dispatcher) -> Self {
+        self.dead_letters = Some((name.into(), BoxDispatcher::new(dispatcher)));
         self
     }
 
@@ -229,19 +306,23 @@ impl<S: Store> RelayBuilder<S> {
         if self.routes.is_empty() {
             return Err(RelayError::Settings("there is no route: add `.route(\"**\", dispatcher)`".into()));
         }
+        for (at, (name, sink)) in self.sinks.iter().enumerate() {
+            if self.sinks[..at].iter().any(|(other, _)| other == name) {
+                return Err(RelayError::DuplicateSink { name: name.clone() });
+            }
+            if name.is_empty() || name.contains(char::is_control) {
+                let problem = format!("{name:?} cannot be the name of a sink: use letters, digits, - and _");
+                return Err(RelayError::Settings(problem));
+            }
+            sink.check().map_err(RelayError::Dispatcher)?;
+        }
+        if let Some((_, sink)) = &self.dead_letters {
+            sink.check().map_err(RelayError::Dispatcher)?;
+        }
         let mut routes = Routes::default();
         for (pattern, target) in self.routes {
-            let lane = match target {
-                Target::Lane(lane) => lane,
-                Target::Named(name) => match self.sinks.iter().position(|(known, _)| *known == name) {
-                    Some(lane) => lane,
-                    None => return Err(RelayError::UnknownSink { pattern, name }),
-                },
-            };
-            routes.0.push((pattern.parse::<Pattern>()?, lane));
-        }
-        for (_, sink) in &self.sinks {
-            sink.check().map_err(RelayError::Dispatcher)?;
+            let lanes = lanes_of(&pattern, target, &self.sinks)?;
+            routes.0.push((pattern.parse::<Pattern>()?, lanes));
         }
         let settings = Arc::new(self.settings);
         let telemetry = Telemetry::new(&self.prefix, self.store.table(), self.topic_labels);
@@ -253,8 +334,42 @@ impl<S: Store> RelayBuilder<S> {
         let hot = self.hot.map(attach).transpose()?;
         let lane = |(name, sink)| Lane::new(name, self.interceptors.around(sink), &settings, &telemetry);
         let lanes = self.sinks.into_iter().map(lane).collect();
-        Ok(Relay { engine: Engine::new(self.store, settings, routes, lanes, telemetry, hot), closed: false })
+        let fan_out = routes.widest() > 1;
+        // Without interceptors: what made an event die must not keep it from the dead-letter route as well.
+        let (store, dead) = (self.store.clone(), self.dead_letters);
+        let mut engine = Engine::new(self.store, Arc::clone(&settings), routes, lanes, telemetry, hot);
+        let after_death = AfterDeath::new(store, &settings, &engine.telemetry, &engine.health, dead);
+        engine.needs = after_death.needs(fan_out);
+        engine.after_death = Some(after_death);
+        Ok(Relay { engine, closed: false })
     }
+}
+
+/// The lanes that a route leads to, each once.
+fn lanes_of(
+    pattern: &str,
+    target: Target,
+    sinks: &[(String, BoxDispatcher)],
+) -> Result<Vec<usize>, RelayError> {
+    let pattern = || pattern.to_owned();
+    let names = match target {
+        Target::Lane(lane) => return Ok(vec![lane]),
+        Target::Named(names) => names,
+    };
+    if names.is_empty() {
+        return Err(RelayError::Settings(format!("the route {:?} leads to no sink: name one", pattern())));
+    }
+    let mut lanes = Vec::with_capacity(names.len());
+    for name in names {
+        let Some(lane) = sinks.iter().position(|(known, _)| *known == name) else {
+            return Err(RelayError::UnknownSink { pattern: pattern(), name });
+        };
+        if lanes.contains(&lane) {
+            return Err(RelayError::RepeatedSink { pattern: pattern(), name });
+        }
+        lanes.push(lane);
+    }
+    Ok(lanes)
 }
 
 /// Why a relay cannot be built, started or used.
@@ -273,6 +388,20 @@ pub enum RelayError {
         /// The route's pattern.
         pattern: String,
         /// The sink's name.
+        name: String,
+    },
+    /// A route names a sink twice.
+    #[error("{}: the route {pattern:?} names the sink {name:?} twice", Code::RouteInvalid)]
+    RepeatedSink {
+        /// The route's pattern.
+        pattern: String,
+        /// The sink's name.
+        name: String,
+    },
+    /// Two sinks have one name: which of them has confirmed an event could not be told.
+    #[error("{}: two sinks are named {name:?}: give each its own name", Code::RouteInvalid)]
+    DuplicateSink {
+        /// The name.
         name: String,
     },
     /// A dispatcher is not put together right.
@@ -294,7 +423,10 @@ impl RelayError {
     pub fn code(&self) -> Code {
         match self {
             Self::Settings(_) => Code::ConfigInvalid,
-            Self::Pattern(_) | Self::UnknownSink { .. } => Code::RouteInvalid,
+            Self::Pattern(_)
+            | Self::UnknownSink { .. }
+            | Self::RepeatedSink { .. }
+            | Self::DuplicateSink { .. } => Code::RouteInvalid,
             Self::Dispatcher(error) => error.code(),
             Self::Closed => Code::Closed,
             Self::Store(error) => error.code(),

@@ -57,7 +57,10 @@ impl Outcome {
                 (verdict, failure)
             }
         };
-        Self { settlement: Settlement { lease, verdict, failure }, topic: Some(topic) }
+        Self {
+            settlement: Settlement { lease, verdict, failure, sinks_done: Vec::new() },
+            topic: Some(topic),
+        }
     }
 
     /// Goes back as if it had not been claimed.
@@ -68,7 +71,8 @@ impl Outcome {
     /// The same, because its destination is down.
     pub(super) fn put_off(lease: Lease, after: Option<Duration>, reason: Option<Summary>) -> Self {
         let verdict = Verdict::Release { after, reason };
-        Self { settlement: Settlement { lease, verdict, failure: None }, topic: None }
+        let settlement = Settlement { lease, verdict, failure: None, sinks_done: Vec::new() };
+        Self { settlement, topic: None }
     }
 
     /// Dead without a dispatch.
@@ -87,7 +91,8 @@ impl Outcome {
             error: reason.to_string(),
         };
         let verdict = Verdict::Dead { reason };
-        Self { settlement: Settlement { lease, verdict, failure: Some(failure) }, topic }
+        let settlement = Settlement { lease, verdict, failure: Some(failure), sinks_done: Vec::new() };
+        Self { settlement, topic }
     }
 }
 

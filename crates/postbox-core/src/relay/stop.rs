@@ -20,7 +20,7 @@ impl<S: Store> Engine<S> {
         self.release_cold();
         for number in 0..self.lanes.len() {
             for item in self.lanes[number].drain_hot() {
-                self.finish(Outcome::release(item.lease, None));
+                self.give_back(number, item.lease, None, None);
             }
         }
     }
@@ -30,7 +30,7 @@ impl<S: Store> Engine<S> {
         self.release_waiting();
         for number in 0..self.lanes.len() {
             for item in self.lanes[number].drain_cold() {
-                self.finish(Outcome::release(item.lease, None));
+                self.give_back(number, item.lease, None, None);
             }
         }
     }
@@ -73,7 +73,10 @@ impl<S: Store> Engine<S> {
             );
         }
         for lease in cut {
-            self.finish(Outcome::release(lease, None));
+            let sinks_done = self.confirmed(&lease);
+            let mut outcome = Outcome::release(lease, None);
+            outcome.settlement.sinks_done = sinks_done;
+            self.finish(outcome);
         }
         // The database may be away: its leases run out by themselves then.
         let last_call = Instant::now() + self.settings.drain_timeout.max(Duration::from_secs(2));

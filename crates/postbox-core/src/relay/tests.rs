@@ -1,13 +1,18 @@
 //! The loop itself, step by step, on a store that has no end of events.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::dispatcher::{Delivery, DispatchError, Dispatcher};
+use crate::event::Payload;
+use crate::letter::Requirements;
 use crate::relay::Relay;
 use crate::store::{Claim, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError};
 use crate::testing::{FailingDispatcher, delivery};
 
 /// One event for each claim.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 struct Endless;
 
 impl Store for Endless {
@@ -21,7 +26,8 @@ impl Store for Endless {
         let delivery = delivery("shop.order.placed.v1", "1");
         let (row, since) = (delivery.meta.event_id.0, delivery.meta.created_at);
         let lease = Lease { row, attempts: 1, token: "t".into(), since };
-        let rows = vec![Claimed { lease, delivery, age: Duration::ZERO, strand: None }];
+        let rows =
+            vec![Claimed { lease, delivery, age: Duration::ZERO, strand: None, sinks_done: Vec::new() }];
         Ok(Claim { standing: Standing::Active, rows, ..Claim::default() })
     }
     async fn settle(&self, _: Vec<Settlement>, _: usize) -> Result<Settled, StoreError> {
@@ -51,4 +57,95 @@ async fn the_loop_does_not_sleep_over_its_next_claim() {
     assert!(turn.is_ok(), "it sleeps until leases are to be renewed");
     engine.start_work();
     assert!(engine.claiming.is_some());
+}
+
+/// Two events, once; every lease is lost at its renewal.
+#[derive(Clone, Default)]
+struct Losing(Arc<AtomicBool>);
+
+impl Store for Losing {
+    fn table(&self) -> &'static str {
+        "losing_outbox"
+    }
+    async fn open(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+    async fn require(&self, _: Requirements) -> Result<(), StoreError> {
+        Ok(())
+    }
+    async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
+        let mut claim = Claim { standing: Standing::Active, ..Claim::default() };
+        if request.limit > 0 && !self.0.swap(true, Ordering::SeqCst) {
+            for n in ["1", "2"] {
+                let delivery = delivery("shop.order.placed.v1", n);
+                let (row, since) = (delivery.meta.event_id.0, delivery.meta.created_at);
+                let lease = Lease { row, attempts: 1, token: "t".into(), since };
+                let (age, strand, sinks_done) = (Duration::ZERO, None, Vec::new());
+                claim.rows.push(Claimed { lease, delivery, age, strand, sinks_done });
+            }
+        }
+        Ok(claim)
+    }
+    async fn settle(&self, settlements: Vec<Settlement>, _: usize) -> Result<Settled, StoreError> {
+        Ok(Settled { lost: settlements.iter().map(|s| s.lease.row).collect(), ..Settled::default() })
+    }
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+        Ok(leases)
+    }
+    async fn wait(&self, at_most: Duration) {
+        tokio::time::sleep(at_most).await;
+    }
+    async fn close(&self) {}
+}
+
+/// Remembers what it saw and answers some of it.
+#[derive(Clone)]
+struct Answers(&'static str, Arc<Mutex<Vec<String>>>);
+
+impl Dispatcher for Answers {
+    async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
+        let Payload::Json(json) = &delivery.payload else { panic!("bytes") };
+        self.1.lock().unwrap().push(json.as_str().to_owned());
+        if json.as_str() == self.0 { Ok(()) } else { std::future::pending().await }
+    }
+}
+
+/// One sink has the event, the other has it in its queue, and the lease is lost: whoever has it now will see to the other.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_second_sink_is_not_sent_after_the_lease_is_lost() {
+    let (a, b) = (Answers("1", Arc::default()), Answers("", Arc::default()));
+    let relay = Relay::builder(Losing::default()).fan_out("**", [("a", a.clone()), ("b", b.clone())]);
+    let relay = relay.set(|settings| settings.concurrency = 1).build().unwrap().spawn();
+    // Longer than the renewal at 20 s and the timeout at 30 s, which frees the second sink's only slot.
+    tokio::time::sleep(Duration::from_secs(45)).await;
+    assert_eq!(*a.1.lock().unwrap(), ["1", "2"]);
+    assert_eq!(*b.1.lock().unwrap(), ["1"]);
+    relay.kill();
+}
+
+/// What cannot work is refused when it is built, or at the start by a store that cannot do it.
+#[tokio::test]
+async fn routes_to_several_sinks_are_checked() {
+    let sink = || FailingDispatcher::times(0);
+    let two = || Relay::builder(Endless).sink("a", sink()).sink("b", sink());
+    assert!(two().route_to_all("**", ["a", "b"]).build().is_ok());
+    for (builder, part) in [
+        (two().route_to_all("**", ["a", "c"]), "the sink \"c\", which does not exist"),
+        (two().route_to_all("**", ["a", "b", "a"]), "names the sink \"a\" twice"),
+        (two().route_to_all("**", [""; 0]), "leads to no sink"),
+        (two().sink("a", sink()).route_to("**", "a"), "two sinks are named \"a\""),
+        (two().fan_out("**", [("b", sink())]), "two sinks are named \"b\""),
+        (two().sink("x\u{1f}y", sink()).route_to("**", "a"), "cannot be the name of a sink"),
+    ] {
+        let error = builder.build().unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+    let several = two().route_to_all("**", ["a", "b"]);
+    let letters = two().route_to("**", "a").dead_letters("b", sink());
+    let redrive =
+        two().route_to("**", "a").set(|settings| settings.redrive_after = Some(Duration::from_secs(1)));
+    for builder in [several, letters, redrive] {
+        let error = builder.build().unwrap().run_once().await.unwrap_err();
+        assert_eq!(error.code(), crate::Code::ConfigUnsupported, "{error}");
+    }
 }

@@ -12,7 +12,8 @@ use crate::event::EventId;
 
 #[derive(Debug)]
 pub(super) struct Tracker {
-    running: HashMap<EventId, Instant>,
+    /// Since when, and how often at once: an event may go to several sinks.
+    running: HashMap<EventId, (Instant, usize)>,
     /// A dispatch that is not over by then never says so.
     ttl: Duration,
 }
@@ -24,17 +25,26 @@ impl Tracker {
 
     /// A dispatch begins.
     pub(super) fn start(&mut self, event: EventId, now: Instant) {
-        self.running.insert(event, now);
+        let ttl = self.ttl;
+        let entry = self.running.entry(event).or_insert((now, 0));
+        // What never said that it is over is not counted for ever.
+        let known = if now.duration_since(entry.0) < ttl { entry.1 } else { 0 };
+        *entry = (now, known + 1);
     }
 
     /// A dispatch is over.
     pub(super) fn end(&mut self, event: EventId) {
-        self.running.remove(&event);
+        if let Some((_, running)) = self.running.get_mut(&event) {
+            *running -= 1;
+            if *running == 0 {
+                self.running.remove(&event);
+            }
+        }
     }
 
     /// Whether it is being dispatched.
     pub(super) fn is_running(&self, event: EventId, now: Instant) -> bool {
-        self.running.get(&event).is_some_and(|since| now.duration_since(*since) < self.ttl)
+        self.running.get(&event).is_some_and(|(since, _)| now.duration_since(*since) < self.ttl)
     }
 }
 
@@ -50,6 +60,14 @@ mod tests {
         tracker.start(event, now);
         assert!(tracker.is_running(event, now + Duration::from_secs(59)));
         assert!(!tracker.is_running(event, now + Duration::from_mins(1)));
+        tracker.end(event);
+        assert!(!tracker.is_running(event, now));
+        // To two sinks at once: it runs until both have answered.
+        tracker.start(event, now);
+        tracker.start(event, now);
+        tracker.end(event);
+        assert!(tracker.is_running(event, now));
+        tracker.end(event);
         tracker.end(event);
         assert!(!tracker.is_running(event, now));
     }

@@ -168,6 +168,8 @@ pub(super) struct Row {
     pub(super) lock: Option<(Arc<str>, OffsetDateTime)>,
     pub(super) state: State,
     pub(super) drained_in: Option<u64>,
+    /// The sinks that have confirmed it.
+    pub(super) sinks_done: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -239,6 +241,7 @@ impl MemoryTransaction {
                     lock: None,
                     state: State::Waits,
                     drained_in: None,
+                    sinks_done: Vec::new(),
                 });
             }
             receipts.push(Receipt { event_id, enqueued });

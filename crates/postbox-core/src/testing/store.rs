@@ -10,12 +10,14 @@ use super::drain::Tried;
 use super::memory::{Memory, MemoryOutbox, Row, State, Table};
 use super::order::Lines;
 use crate::cleaner::{Sweep, SweepRequest, Swept};
+use crate::code::Code;
 use crate::dispatcher::{Delivery, Meta};
 use crate::embed::{Needs, PostboxPool, StoreOptions};
+use crate::letter::Requirements;
 use crate::relay::Settings;
 use crate::store::{
     Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Order, Settled, Settlement, Standing, Store,
-    StoreError, Verdict,
+    StoreError, StoreErrorKind, Verdict,
 };
 use crate::table::TableName;
 use crate::tx::Layout;
@@ -75,6 +77,15 @@ impl Store for MemoryStore {
         Ok(())
     }
 
+    /// Dead events stay where a test can see them.
+    async fn require(&self, wanted: Requirements) -> Result<(), StoreError> {
+        if wanted.dead_letters || wanted.redrive {
+            let message = "an outbox in memory has no dead-letter route and no redrive_after: leave them out";
+            return Err(StoreError::new(Code::ConfigUnsupported, StoreErrorKind::Refused, message));
+        }
+        Ok(())
+    }
+
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
         let (now, token) = (self.0.clock.now(), Arc::<str>::from(Uuid::now_v7().to_string()));
         let mut rows = self.0.lock();
@@ -93,7 +104,11 @@ impl Store for MemoryStore {
                 ClaimMode::Probe(topics) => topics.contains(&row.record.topic),
                 ClaimMode::Waiting | ClaimMode::Suspect => !request.exclude.contains(&row.record.topic),
             };
-            if !row.due(now, drain) || !of_topic || (row.lock.is_some() && !expired) {
+            let spent = request.spent.iter().any(|spent| {
+                let done = |sink: &Arc<str>| row.sinks_done.iter().any(|name| **name == **sink);
+                spent.topic == row.record.topic && spent.sinks.iter().all(done)
+            });
+            if !row.due(now, drain) || !of_topic || spent || (row.lock.is_some() && !expired) {
                 lines.close(strand, &row.state);
                 continue;
             }
@@ -123,7 +138,8 @@ impl Store for MemoryStore {
             row.lock = Some((Arc::clone(&token), now));
             let lease = Lease { row: row.id, attempts: row.attempts, token: Arc::clone(&token), since: now };
             let age = Duration::try_from(now - row.available_at.max(row.created_at)).unwrap_or_default();
-            claim.rows.push(Claimed { lease, delivery: row.delivery(&self.0.name), age, strand });
+            let (delivery, sinks_done) = (row.delivery(&self.0.name), row.sinks_done.clone());
+            claim.rows.push(Claimed { lease, delivery, age, strand, sinks_done });
         }
         Ok(claim)
     }
@@ -133,7 +149,7 @@ impl Store for MemoryStore {
         let mut rows = self.0.lock();
         let drain = rows.drain;
         let mut settled = Settled::default();
-        for Settlement { lease, verdict, .. } in settlements {
+        for Settlement { lease, verdict, sinks_done, .. } in settlements {
             let Some(row) = rows.rows.iter_mut().find(|row| row.is(&lease)) else {
                 settled.lost.push(lease.row);
                 continue;
@@ -144,6 +160,7 @@ impl Store for MemoryStore {
             if !held_back {
                 row.drained_in = drain;
             }
+            row.sinks_done.extend(sinks_done.iter().map(ToString::to_string));
             let tried = Tried {
                 event_id: row.record.event_id,
                 topic: row.record.topic.clone(),

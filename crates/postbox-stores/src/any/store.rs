@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
 use postbox_core::{Order, StoreError};
+use uuid::Uuid;
 
 use crate::postgres::PgStore;
 use crate::sqlite::SqliteStore;
@@ -39,6 +41,10 @@ impl Store for AnyStore {
         each!(self, store => store.open().await)
     }
 
+    async fn require(&self, wanted: Requirements) -> Result<(), StoreError> {
+        each!(self, store => store.require(wanted).await)
+    }
+
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
         each!(self, store => store.claim(request).await)
     }
@@ -53,6 +59,18 @@ impl Store for AnyStore {
 
     fn forget(&self, leases: &[Lease]) {
         each!(self, store => store.forget(leases));
+    }
+
+    async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
+        each!(self, store => store.letters(request).await)
+    }
+
+    async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Vec<Uuid>, StoreError> {
+        each!(self, store => store.settle_letters(letters).await)
+    }
+
+    async fn redrive(&self, request: Redrive) -> Result<u64, StoreError> {
+        each!(self, store => store.redrive(request).await)
     }
 
     async fn wait(&self, at_most: Duration) {

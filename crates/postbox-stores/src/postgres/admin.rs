@@ -122,6 +122,7 @@ impl PgAdmin {
                             "CASE WHEN published_at IS NOT NULL THEN 'SENT' WHEN dead_at IS NOT NULL THEN 'DEAD' \
                              WHEN locked_at IS NOT NULL THEN 'PUBLISHING' WHEN attempts > 0 THEN 'FAILED' ELSE 'NEW' END",
                         )
+                        .with("letter", "dlq_at IS NULL")
                         .with("died", "dead_at")
                         .with("dead_since", "dead_at")
                         .with("aggregate_type", "aggregate_type")
@@ -138,6 +139,8 @@ impl PgAdmin {
                             ),
                         )
                         .with("dead", format!("(published_at IS NULL AND attempts >= {max} AND (locked_at IS NULL OR locked_at < {live}))"))
+                        // There is no dead-letter route for such a table.
+                        .with("letter", "false")
                         .with("died", "available_at")
                         .with("dead_since", "created_at")
                         .with("aggregate_type", "NULL::text")
@@ -307,6 +310,7 @@ impl Sweep for PgAdmin {
             .bind(request.retention.as_secs_f64())
             .bind(request.dead_retention.map(|retention| retention.as_secs_f64()))
             .bind(i64::from(request.batch))
+            .bind(request.dead_letters)
             .fetch_one(&self.pool)
             .await
             .map_err(classify)?;
@@ -328,11 +332,13 @@ impl SweepCount for PgAdmin {
         let sql =
             "SELECT (SELECT count(*) FROM {{table}} WHERE published_at < now() - make_interval(secs => $1)){{moved}},
                     (SELECT count(*) FROM {{table}} t
-                     WHERE {{dead}} AND {{dead_since}} < now() - make_interval(secs => $2) AND {{holds_nobody}})";
+                     WHERE {{dead}} AND {{dead_since}} < now() - make_interval(secs => $2) AND {{holds_nobody}}
+                       AND NOT ($3 AND {{letter}}))";
         let sql = looked.template.fill(&sql.replace("{{moved}}", moved));
         let query = sqlx::query(AssertSqlSafe(sql))
             .bind(request.retention.as_secs_f64())
-            .bind(request.dead_retention.map(|retention| retention.as_secs_f64()));
+            .bind(request.dead_retention.map(|retention| retention.as_secs_f64()))
+            .bind(request.dead_letters);
         let row = query.fetch_one(&self.pool).await.map_err(classify)?;
         let number = |place| -> Result<u64, StoreError> {
             Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))

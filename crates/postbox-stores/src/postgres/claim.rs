@@ -12,6 +12,7 @@ use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::error::{classify, sqlstate, within};
+use super::fan;
 use super::leader::Lead;
 use super::link::OPERATION_LIMIT;
 use super::row::{self, Found};
@@ -163,7 +164,7 @@ impl Inner {
             .bind(((from_at, from_sequence) != START).then_some(from_at))
             .bind(from_sequence)
             .bind(request.lock_ttl.as_secs_f64())
-            .bind(topics.iter().map(|topic| topic.as_str().to_owned()).collect::<Vec<_>>())
+            .bind(fan::list(topics, &request.spent))
             .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
@@ -318,7 +319,7 @@ impl Inner {
 }
 
 /// Whether the database failed over what is in a row, not over the statement or the connection.
-fn is_about_data(error: &StoreError) -> bool {
+pub(super) fn is_about_data(error: &StoreError) -> bool {
     sqlstate(error).is_some_and(|state| ["22", "54", "XX"].iter().any(|class| state.starts_with(class)))
 }
 

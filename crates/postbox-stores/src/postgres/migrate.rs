@@ -23,13 +23,15 @@ use super::order;
 use crate::table::Template;
 
 /// The indexes of a table: the end of the name, the columns, and what the predicate must hold.
-pub(super) const INDEXES: [(&str, &str, &str); 4] = [
+pub(super) const INDEXES: [(&str, &str, &str); 5] = [
     ("pending_by_available", "(available_at, sequence)", "published_at IS NULL AND dead_at IS NULL"),
     ("published_by_time", "(published_at, sequence)", "published_at IS NOT NULL"),
     ("tenant_published", "(tenant_id, published_at, sequence)", ""),
     // Not in the seeds: without it, counting and listing dead events reads the whole history. It holds dead rows
     // alone, so events that live never touch it.
     ("dead_by_time", "(dead_at, sequence)", "dead_at IS NOT NULL"),
+    // What still has to go to the dead-letter route: few rows, however many dead ones have gone there.
+    ("letters_waiting", "(available_at, sequence)", "dead_at IS NOT NULL AND dlq_at IS NULL"),
 ];
 
 /// Names for the statements of a migration. A table without a schema is looked for where the session looks.

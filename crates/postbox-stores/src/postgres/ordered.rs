@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::claim::{ClaimState, standing};
 use super::error::within;
+use super::fan::{self, REMAINS};
 use super::link::OPERATION_LIMIT;
 use super::order::with_strands;
 use super::owner;
@@ -62,7 +63,8 @@ impl OrderedClaims {
             names.fill(&sql.replace("{{head}}", &head))
         };
         let (claim, own) = (include_str!("sql/claim_ordered.sql"), include_str!("sql/own_ordered.sql"));
-        let (others, theirs) = ("t.topic <> ALL ($6)", "t.topic = ANY ($6)");
+        let others = &format!("t.topic <> ALL ($6) AND {REMAINS}");
+        let theirs = &format!("t.topic = ANY ($6) AND {REMAINS}");
         // Never null: heads are counted by it.
         let expired = "coalesce(t.locked_at < now() - make_interval(secs => $5), false)";
         let free = "t.locked_at IS NULL";
@@ -191,7 +193,7 @@ impl Inner {
             .bind(from)
             .bind(heads)
             .bind(request.lock_ttl.as_secs_f64())
-            .bind(topics.iter().map(|topic| topic.as_str().to_owned()).collect::<Vec<_>>())
+            .bind(fan::list(topics, &request.spent))
             .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
@@ -233,7 +235,7 @@ impl Inner {
             .bind(from)
             .bind(heads)
             .bind(request.lock_ttl.as_secs_f64())
-            .bind(topics.iter().map(|topic| topic.as_str().to_owned()).collect::<Vec<_>>())
+            .bind(fan::list(topics, &request.spent))
             .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)

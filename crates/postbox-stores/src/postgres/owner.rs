@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use super::claim::{ClaimState, standing};
 use super::error::{classify, within};
+use super::fan;
 use super::link::OPERATION_LIMIT;
 use super::row;
 use super::statements::Own;
@@ -175,7 +176,7 @@ impl Inner {
             .bind(((from_at, from_sequence) != START).then_some(from_at))
             .bind(from_sequence)
             .bind(request.lock_ttl.as_secs_f64())
-            .bind(topics.iter().map(|topic| topic.as_str().to_owned()).collect::<Vec<_>>())
+            .bind(fan::list(topics, &request.spent))
             .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
@@ -360,7 +361,9 @@ impl Inner {
                 .bind(errors)
                 .bind(failures)
         };
-        query.bind(&opened.key).bind(&self.holder).bind(epoch)
+        let mixed = settlements.iter().any(|s| s.verdict != Verdict::Delivered);
+        let query = query.bind(&opened.key).bind(&self.holder).bind(epoch);
+        if mixed { query.bind(fan::confirmed(settlements)) } else { query }
     }
 
     /// Whether the table is still this relay's, in the epoch that these rows were read in.
@@ -384,6 +387,7 @@ impl Inner {
 /// A row that nobody has to write anything for: it was only read.
 pub(super) fn needs_no_write(settlement: &Settlement) -> bool {
     is_owned(&settlement.lease)
+        && settlement.sinks_done.is_empty()
         && matches!(settlement.verdict, Verdict::Release { after: None, reason: None })
 }
 

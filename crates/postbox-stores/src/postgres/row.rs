@@ -81,5 +81,6 @@ pub(super) fn decode(row: &PgRow, table: &Arc<str>, token: &Arc<str>) -> Result<
         delivery: Delivery { meta, payload },
         age,
         strand: None,
+        sinks_done: row.try_get::<Option<Vec<String>>, _>("sinks_done")?.unwrap_or_default(),
     }))))
 }

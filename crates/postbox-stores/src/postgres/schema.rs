@@ -25,7 +25,7 @@ pub(super) const STANDARD: [(&str, &str); 12] = [
 ];
 
 /// The extension columns with their types.
-pub(super) const EXTENSION: [(&str, &str); 17] = [
+pub(super) const EXTENSION: [(&str, &str); 18] = [
     ("aggregate_type", "text"),
     ("aggregate_id", "text"),
     ("headers", "jsonb"),
@@ -43,7 +43,12 @@ pub(super) const EXTENSION: [(&str, &str); 17] = [
     ("content_type", "text"),
     ("attempts_log", "jsonb"),
     ("sinks_done", "text[]"),
+    ("redrives", "integer"),
 ];
+
+/// Those of them that came later: a table that an earlier version migrated is whole without them, and only what needs one
+/// of them is refused.
+const LATER: [&str; 1] = ["redrives"];
 
 /// A table as it is.
 #[derive(Debug, Clone)]
@@ -141,6 +146,7 @@ impl TableShape {
 
     /// How the table is relayed: with everything, or by what the standard columns allow.
     pub(super) fn layout(&self) -> Layout {
-        if self.missing().is_empty() && self.system_tables { Layout::Full } else { Layout::Bare }
+        let whole = self.missing().iter().all(|column| LATER.contains(column));
+        if whole && self.system_tables { Layout::Full } else { Layout::Bare }
     }
 }

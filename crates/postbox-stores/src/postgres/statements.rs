@@ -2,7 +2,9 @@
 
 use postbox_core::Layout;
 
+use super::fan::REMAINS;
 use super::history::Sent;
+use super::letters::Letters;
 use super::schema::TableShape;
 use crate::table::Template;
 
@@ -29,6 +31,8 @@ pub(super) struct Statements {
     pub(super) free: String,
     pub(super) there: String,
     pub(super) taken: String,
+    /// Where there are columns for dead letters.
+    pub(super) letters: Option<Letters>,
     /// Where the relay owns the table.
     pub(super) own: Option<Own>,
 }
@@ -94,13 +98,15 @@ impl Statements {
                 .fill(go),
             Sent::Deleted => base.clone().with("gone", "t.id").with("arrive", "SELECT id FROM gone").fill(go),
         };
+        let remains = if full { format!(" AND {REMAINS}") } else { String::new() };
+        let (without, of) = (format!("topic <> ALL ($6){remains}"), format!("topic = ANY ($6){remains}"));
         let own = |unlocked: &str, topics: &str| {
             let base = base.clone().with("unlocked", unlocked).with("topics", topics);
             base.fill(include_str!("sql/own.sql"))
         };
         let own = full.then(|| Own {
-            waiting: own(&format!("(locked_at IS NULL OR {EXPIRED})"), "topic <> ALL ($6)"),
-            probe: own("locked_at IS NULL AND $5::float8 IS NOT NULL", "topic = ANY ($6)"),
+            waiting: own(&format!("(locked_at IS NULL OR {EXPIRED})"), &without),
+            probe: own("locked_at IS NULL AND $5::float8 IS NOT NULL", &of),
             settle: settles(include_str!("sql/own_settle.sql"), include_str!("sql/own_gone.sql")),
             settle_delivered: settles(
                 include_str!("sql/own_settle_delivered.sql"),
@@ -123,10 +129,11 @@ impl Statements {
         let either = |bare: &str, whole: &str| base.fill(if full { whole } else { bare });
         Self {
             own,
-            claim_waiting: claim(&format!("(locked_at IS NULL OR {EXPIRED})"), "topic <> ALL ($6)", "NOT suspect"),
-            claim_suspect: claim(EXPIRED, "topic <> ALL ($6)", "suspect"),
+            letters: full.then(|| Letters::new(&base, shape)),
+            claim_waiting: claim(&format!("(locked_at IS NULL OR {EXPIRED})"), &without, "NOT suspect"),
+            claim_suspect: claim(EXPIRED, &without, "suspect"),
             // The lease's seconds have no use here, but every statement takes the same parameters.
-            claim_probe: claim("locked_at IS NULL AND $5::float8 IS NOT NULL", "topic = ANY ($6)", "NOT suspect"),
+            claim_probe: claim("locked_at IS NULL AND $5::float8 IS NOT NULL", &of, "NOT suspect"),
             settle_delivered: full.then(|| {
                 settles(include_str!("sql/settle_delivered.sql"), include_str!("sql/gone_delivered.sql"))
             }),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
 use postbox_core::{Code, History, Layout, Order, StoreError, StoreErrorKind, TableName};
@@ -17,6 +18,7 @@ use uuid::Uuid;
 
 use super::claim::ClaimState;
 use super::error::{classify, sqlstate, within};
+use super::fan;
 use super::history::Sent;
 use super::link::{Link, OPERATION_LIMIT};
 use super::order::TableOrder;
@@ -465,7 +467,8 @@ impl Inner {
         match opened.layout {
             Layout::Full => {
                 let tokens: Vec<&str> = settlements.iter().map(|s| &*s.lease.token).collect();
-                query.bind(tokens).bind(attempts).bind(verdicts).bind(waits).bind(errors).bind(failures)
+                let query = query.bind(tokens).bind(attempts).bind(verdicts).bind(waits);
+                query.bind(errors).bind(failures).bind(fan::confirmed(settlements))
             }
             Layout::Bare => {
                 let since: Vec<_> = settlements.iter().map(|s| self.locked_at(&s.lease)).collect();
@@ -553,6 +556,10 @@ impl Store for PgStore {
         self.0.opened().await.map(|_| ())
     }
 
+    async fn require(&self, wanted: Requirements) -> Result<(), StoreError> {
+        self.0.require(wanted).await
+    }
+
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
         self.0.claim(request).await
     }
@@ -570,6 +577,18 @@ impl Store for PgStore {
 
     fn forget(&self, leases: &[Lease]) {
         self.0.let_go(leases);
+    }
+
+    async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
+        self.0.letters(request).await
+    }
+
+    async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Vec<Uuid>, StoreError> {
+        self.0.settle_letters(letters).await
+    }
+
+    async fn redrive(&self, request: Redrive) -> Result<u64, StoreError> {
+        self.0.redrive(request).await
     }
 
     async fn wait(&self, at_most: Duration) {

@@ -223,6 +223,7 @@ impl Sweep for SqliteAdmin {
         let sql = looked.template.fill(include_str!("sql/sweep.sql"));
         let mut link = self.0.link.begin().await?;
         let delete = before(sqlx::query(AssertSqlSafe(sql)), request).bind(i64::from(request.batch));
+        let delete = delete.bind(request.dead_letters);
         let mut deleted = delete.execute(&mut link.connection).await.map_err(classify)?.rows_affected();
         let room = i64::from(request.batch).saturating_sub_unsigned(deleted);
         if looked.history.is_some() && room > 0 {
@@ -244,11 +245,13 @@ impl SweepCount for SqliteAdmin {
             None => "",
         };
         let sql = "SELECT (SELECT count(*) FROM {{table}} {{by_published}} WHERE published_at < ?1){{moved}},
-                    (SELECT count(*) FROM {{table}} {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL)";
+                    (SELECT count(*) FROM {{table}} {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL
+                        AND (dlq_at IS NOT NULL OR NOT ?3))";
         let sql = looked.template.fill(&sql.replace("{{moved}}", moved));
         let mut link = self.0.reader().await?;
         let query = sqlx::query(AssertSqlSafe(sql));
-        let row = before(query, request).fetch_one(&mut link.connection).await.map_err(classify)?;
+        let query = before(query, request).bind(request.dead_letters);
+        let row = query.fetch_one(&mut link.connection).await.map_err(classify)?;
         link.keep();
         let number = |place| -> Result<u64, StoreError> {
             Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))

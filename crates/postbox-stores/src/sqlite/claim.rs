@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Spent, Standing};
 use postbox_core::{Code, StoreError, StoreErrorKind, Topic};
+use serde_json::Value;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use super::clock::{from_micros, micros, now, span};
@@ -91,7 +92,7 @@ impl Inner {
     }
 
     /// Whether this relay may work, and whether the table is paused.
-    async fn look_at_gate(
+    pub(super) async fn look_at_gate(
         &self,
         connection: &mut SqliteConnection,
         opened: &Opened,
@@ -130,6 +131,16 @@ fn names(topics: &[Topic]) -> String {
     serde_json::json!(topics.iter().map(Topic::as_str).collect::<Vec<_>>()).to_string()
 }
 
+/// The topics of a look, and rows of others that it leaves out: an array of a topic and sinks means rows that all of these
+/// have confirmed.
+fn list(topics: &[Topic], spent: &[Spent]) -> String {
+    let whole = topics.iter().map(|topic| Value::from(topic.as_str()));
+    let parts = spent.iter().map(|spent| {
+        std::iter::once(spent.topic.as_str()).chain(spent.sinks.iter().map(|name| &**name)).collect::<Value>()
+    });
+    whole.chain(parts).collect::<Value>().to_string()
+}
+
 /// What a look at the table found.
 struct Picked {
     chosen: Vec<Candidate>,
@@ -163,7 +174,7 @@ async fn pick(
         .bind(from_at)
         .bind(from.1)
         .bind(now.saturating_sub(span(request.lock_ttl)))
-        .bind(names(topics))
+        .bind(list(topics, &request.spent))
         .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
         .fetch_one(connection);
     let answer = within(OPERATION_LIMIT, look).await?.unwrap_or_default();

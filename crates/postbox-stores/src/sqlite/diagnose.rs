@@ -189,7 +189,7 @@ async fn structure(connection: &mut SqliteConnection, table: &TableName) -> Resu
     shape.check()?;
     let migrate = format!("postbox migrate up --table {table}");
     let mut findings = vec![Finding::good("table", format!("{table} is there"))];
-    let missing = shape.missing();
+    let missing = shape.lacking();
     if !missing.is_empty() {
         let what = format!("no relay works on it: no {}", missing.join(", no "));
         findings.push(Finding::wrong("layout", what, migrate));

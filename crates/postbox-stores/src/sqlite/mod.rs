@@ -61,6 +61,7 @@ mod gone;
 mod history;
 mod leader;
 mod lease;
+mod letters;
 mod link;
 mod list;
 pub mod migrate;

@@ -21,7 +21,11 @@ pub(super) struct Content {
     /// Since when it could have been delivered.
     due: i64,
     what: Result<Delivery, Unreadable>,
+    sinks_done: Vec<String>,
 }
+
+/// How many columns [`decode`] reads.
+pub(super) const COLUMNS: usize = 20;
 
 /// What can be said of a row that is no event.
 struct Unreadable {
@@ -31,6 +35,11 @@ struct Unreadable {
 }
 
 impl Content {
+    /// The event, if it is one.
+    pub(super) fn into_delivery(self) -> Option<Delivery> {
+        self.what.ok()
+    }
+
     /// Hands the row over once it is leased.
     pub(super) fn leased(self, token: &Arc<str>, at: i64, attempts: i64, claim: &mut Claim) {
         let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
@@ -40,7 +49,8 @@ impl Content {
             Ok(mut delivery) => {
                 delivery.meta.attempts = attempts;
                 let age = Duration::from_micros(u64::try_from(at.saturating_sub(self.due)).unwrap_or(0));
-                claim.rows.push(Claimed { lease, delivery, age, strand: None });
+                let sinks_done = self.sinks_done;
+                claim.rows.push(Claimed { lease, delivery, age, strand: None, sinks_done });
             }
             Err(Unreadable { topic, event_id, reason }) => {
                 claim.undecodable.push(Undecodable { lease, topic, event_id, reason });
@@ -80,7 +90,9 @@ pub(super) fn decode(row: &SqliteRow, table: &Arc<str>) -> Result<Content, sqlx:
             Err(Unreadable { topic, event_id: EventId(event_id), reason })
         }
     };
-    Ok(Content { sequence, due, what })
+    // What somebody else wrote there tells of no sink.
+    let done = text(row, 19)?.and_then(|done| serde_json::from_str(&done).ok());
+    Ok(Content { sequence, due, what, sinks_done: done.unwrap_or_default() })
 }
 
 pub(super) fn uuid(row: &SqliteRow, place: usize) -> Option<Uuid> {

@@ -27,7 +27,7 @@ pub(super) const STANDARD: [(&str, &str); 12] = [
 ];
 
 /// The extension columns with their types.
-pub(super) const EXTENSION: [(&str, &str); 17] = [
+pub(super) const EXTENSION: [(&str, &str); 18] = [
     ("aggregate_type", "TEXT"),
     ("aggregate_id", "TEXT"),
     ("headers", "TEXT"),
@@ -45,7 +45,12 @@ pub(super) const EXTENSION: [(&str, &str); 17] = [
     ("content_type", "TEXT"),
     ("attempts_log", "TEXT"),
     ("sinks_done", "TEXT"),
+    ("redrives", "INTEGER"),
 ];
+
+/// Those of them that came later: a table that an earlier version migrated is whole without them, and only what needs one
+/// of them is refused.
+const LATER: [&str; 1] = ["redrives"];
 
 /// A table as it is.
 #[derive(Debug, Clone)]
@@ -99,6 +104,7 @@ pub(super) async fn names(
         by("by_pending", "pending_by_available"),
         by("by_published", "published_by_time"),
         by("by_dead", "dead_by_time"),
+        by("by_letters", "letters_waiting"),
         by("by_tenant", "tenant_published"),
     ];
     Ok(places.into_iter().fold(Template::of(table, '"'), |names, (place, text)| names.with(place, text)))
@@ -136,16 +142,16 @@ impl TableShape {
     pub(super) async fn expect(
         connection: &mut SqliteConnection,
         table: &TableName,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Self, StoreError> {
         if let Some(shape) = Self::read(connection, table).await.map_err(classify)? {
             shape.check()?;
-            let missing = shape.missing();
+            let missing = shape.lacking();
             let system = sqlx::query_scalar::<_, i64>(
                 "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('postbox_relay', 'postbox_audit')",
             );
             let system = system.fetch_one(connection).await.map_err(classify)?;
             if missing.is_empty() && system == 2 {
-                return Ok(());
+                return Ok(shape);
             }
             let lacking =
                 if missing.is_empty() { "postbox_relay or postbox_audit".into() } else { missing.join(", ") };
@@ -187,6 +193,11 @@ impl TableShape {
         }
         let message = format!("{}: {}", self.name, problems.join("; "));
         Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
+    }
+
+    /// Extension columns that are not there and without which no relay works.
+    pub(super) fn lacking(&self) -> Vec<&'static str> {
+        self.missing().into_iter().filter(|column| !LATER.contains(column)).collect()
     }
 
     /// Extension columns that are not there.

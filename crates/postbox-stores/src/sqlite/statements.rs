@@ -27,7 +27,23 @@ pub(super) struct Statements {
     pub(super) gate: String,
     /// Where delivered rows do not stay.
     pub(super) gone: Option<Gone>,
+    pub(super) letters: String,
+    pub(super) letter_content: String,
+    pub(super) lease_letters: String,
+    pub(super) settle_letters: String,
+    pub(super) long_dead: String,
+    pub(super) any_to_redrive: String,
+    pub(super) redrive: String,
+    pub(super) audit: String,
 }
+
+/// Whether a row is none of those that only sinks lack which are down or busy, `?5` being the list. Rows that no sink has
+/// confirmed alone, the most of them, are not looked at any further.
+const REMAINS: &str = "(sinks_done IS NULL OR NOT EXISTS (
+        SELECT 1 FROM json_each(?5) AS spent
+        WHERE spent.type = 'array' AND spent.value ->> 0 = topic AND NOT EXISTS (
+            SELECT 1 FROM json_each(spent.value) AS sink WHERE sink.key > 0 AND sink.value NOT IN (
+                SELECT value FROM json_each(CASE WHEN json_valid(sinks_done) THEN sinks_done ELSE '[]' END)))))";
 
 /// Whether the place of the active relay is free for `?2`, which holds the lock file or not (`?3`), at `?4`.
 const TAKEABLE: &str = "(holder IS NULL OR holder = ?2 OR coalesce(expires_at, 0) < ?4 OR (?3 AND session))";
@@ -47,21 +63,40 @@ impl Statements {
         };
         let (lease, bury) = (include_str!("sql/lease.sql"), include_str!("sql/bury.sql"));
         let (unlocked, expired) = ("locked_at IS NULL AND ?3 IS NOT NULL", "locked_at < ?3");
-        let without = "topic NOT IN (SELECT value FROM json_each(?5))";
+        let without = &format!("topic NOT IN (SELECT value FROM json_each(?5)) AND {REMAINS}");
+        let content = include_str!("sql/content.sql");
         Self {
             pick_waiting: pick("(locked_at IS NULL OR locked_at < ?4)", without),
             pick_suspect: pick("locked_at < ?4", without),
             // The lease has no use here, but every statement takes the same parameters.
             pick_probe: pick(
                 "locked_at IS NULL AND ?4 IS NOT NULL",
-                "topic IN (SELECT value FROM json_each(?5))",
+                &format!("topic IN (SELECT value FROM json_each(?5)) AND {REMAINS}"),
             ),
             suspects_among: base.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{table}} {{by_pending}}
                     WHERE published_at IS NULL AND dead_at IS NULL AND available_at <= ?1
                     AND locked_at < ?2 AND topic IN (SELECT value FROM json_each(?3)))",
             ),
-            content: base.fill(include_str!("sql/content.sql")),
+            letters: base.fill(include_str!("sql/letters.sql")),
+            letter_content: base.fill(&content.replace("sinks_done\n", "sinks_done, dead_at, last_error\n")),
+            lease_letters: take("", include_str!("sql/lease_letters.sql")),
+            settle_letters: base.fill(include_str!("sql/settle_letters.sql")),
+            long_dead: base.fill(
+                "SELECT dead_at, sequence FROM {{table}} {{by_dead}}
+                 WHERE dead_at IS NOT NULL AND dead_at <= ?1 AND (dead_at, sequence) > (?2, ?3) AND published_at IS NULL
+                 ORDER BY dead_at, sequence LIMIT ?4",
+            ),
+            any_to_redrive: base.fill(
+                "SELECT EXISTS (SELECT 1 FROM {{table}} NOT INDEXED WHERE sequence IN (SELECT value FROM json_each(?1))
+                    AND +dead_at IS NOT NULL AND coalesce(redrives, 0) < ?2
+                    AND (last_error IS NULL OR substr(last_error, 1, 18) <> 'OUTBOX_UNDECODABLE'))",
+            ),
+            redrive: take("", include_str!("sql/redrive.sql")),
+            audit: base.fill(
+                "INSERT INTO {{audit}} (at, who, action, tbl, what, events) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            ),
+            content: base.fill(content),
             lease_unlocked: take(unlocked, lease),
             lease_suspect: take(expired, lease),
             leased: base.fill(
@@ -120,6 +155,13 @@ mod tests {
                 (s.not_settled, vec![key]),
                 (s.settle, vec![key]),
                 (s.extend, vec![key]),
+                (s.letters, vec!["USING INDEX org_outbox_letters_waiting (available_at<?)"]),
+                (s.letter_content, vec![key]),
+                (s.lease_letters, vec![key]),
+                (s.settle_letters, vec![key]),
+                (s.long_dead, vec!["USING INDEX org_outbox_dead_by_time (dead_at>? AND dead_at<?)"]),
+                (s.any_to_redrive, vec![key]),
+                (s.redrive, vec![key]),
                 (
                     names.fill(include_str!("sql/sweep.sql")),
                     vec![

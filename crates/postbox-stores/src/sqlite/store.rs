@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
 use postbox_core::{History, Order, StoreError, TableName};
@@ -66,6 +67,8 @@ pub(super) struct Opened {
     pub(super) key: String,
     /// Locked by the active relay.
     pub(super) lock_file: PathBuf,
+    /// Whether there is the column to count replays.
+    pub(super) redrives: bool,
 }
 
 /// Builds a [`SqliteStore`].
@@ -164,7 +167,7 @@ impl Inner {
         let table = in_main(&self.table)?;
         let mut reader = self.reader.take().await?;
         let lock_file = format!("{}.postbox-{table}.lock", reader.file().await?);
-        TableShape::expect(&mut reader.connection, &table).await?;
+        let shape = TableShape::expect(&mut reader.connection, &table).await?;
         let names = names(&mut reader.connection, &table).await?;
         let sent = Sent::look(&mut reader.connection, &table, self.history).await?;
         reader.keep();
@@ -173,11 +176,12 @@ impl Inner {
             statements: Statements::new(&names, &sent),
             key: table.to_string(),
             lock_file: lock_file.into(),
+            redrives: !shape.missing().contains(&"redrives"),
         })
     }
 
     /// Runs a statement about leases, and answers which of them it did not find.
-    async fn fenced<'a>(
+    pub(super) async fn fenced<'a>(
         &self,
         sql: &str,
         document: String,
@@ -330,6 +334,7 @@ pub(super) fn verdict(settlement: &Settlement) -> Value {
             line.to_string()
         });
     let lease = &settlement.lease;
+    let names: Vec<&str> = settlement.sinks_done.iter().map(|name| &**name).collect();
     json!([
         sequence_of(lease.row),
         &*lease.token,
@@ -337,12 +342,13 @@ pub(super) fn verdict(settlement: &Settlement) -> Value {
         number,
         wait.map(|wait| span(wait).min(MAX_WAIT)),
         error,
-        failure
+        failure,
+        (!settlement.sinks_done.is_empty()).then(|| json!(names).to_string())
     ])
 }
 
 /// A thousand years: added to a time, it is still one.
-const MAX_WAIT: i64 = 1000 * 366 * 86_400 * 1_000_000;
+pub(super) const MAX_WAIT: i64 = 1000 * 366 * 86_400 * 1_000_000;
 
 impl Store for SqliteStore {
     fn table(&self) -> &str {
@@ -357,6 +363,10 @@ impl Store for SqliteStore {
         self.0.opened().await.map(|_| ())
     }
 
+    async fn require(&self, wanted: Requirements) -> Result<(), StoreError> {
+        self.0.require(wanted).await
+    }
+
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
         self.0.claim(request).await
     }
@@ -367,6 +377,18 @@ impl Store for SqliteStore {
 
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
         self.0.extend(&leases).await
+    }
+
+    async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
+        self.0.letters(request).await
+    }
+
+    async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Vec<Uuid>, StoreError> {
+        self.0.settle_letters(&letters).await
+    }
+
+    async fn redrive(&self, request: Redrive) -> Result<u64, StoreError> {
+        self.0.redrive(&request).await
     }
 
     /// Looks for commits of others, in this process and in any other, a hundred times a second.

@@ -64,7 +64,11 @@ pub(crate) fn insert(topic: &str, more_columns: &str, more_values: &str) -> Stri
 }
 
 pub(crate) fn settle_all(claim: &Claim, verdict: &Verdict) -> Vec<Settlement> {
-    let settle =
-        |row: &Claimed| Settlement { lease: row.lease.clone(), verdict: verdict.clone(), failure: None };
+    let settle = |row: &Claimed| Settlement {
+        lease: row.lease.clone(),
+        verdict: verdict.clone(),
+        failure: None,
+        sinks_done: Vec::new(),
+    };
     claim.rows.iter().map(settle).collect()
 }

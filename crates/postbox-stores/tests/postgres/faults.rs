@@ -25,6 +25,7 @@ fn delivered(claim: &postbox_core::store::Claim) -> Vec<Settlement> {
         lease: row.lease.clone(),
         verdict: Verdict::Delivered,
         failure: None,
+        sinks_done: Vec::new(),
     };
     claim.rows.iter().map(settle).collect()
 }

@@ -50,7 +50,7 @@ async fn the_twelve_columns_are_exactly_those_of_the_contract() {
             "last_error text",
         ]
     );
-    assert_eq!(columns.lines().count(), 29);
+    assert_eq!(columns.lines().count(), 30);
     assert!(
         columns.lines().skip(12).all(|line| !line.contains("NOT NULL")),
         "extension columns are optional"

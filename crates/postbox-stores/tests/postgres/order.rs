@@ -292,7 +292,9 @@ async fn what_is_too_large_or_no_event_cuts_its_strand() {
         let brought: Vec<EventId> = found.rows.iter().map(|row| row.delivery.meta.event_id).collect();
         assert!(brought.contains(&ids[0]) && !brought.contains(&ids[2]), "{}", shown(&found));
         let back = found.returned.iter().cloned();
-        let back = back.map(|lease| Settlement { lease, verdict: release(), failure: None }).collect();
+        let back = back
+            .map(|lease| Settlement { lease, verdict: release(), failure: None, sinks_done: Vec::new() })
+            .collect();
         store.settle(back, 0).await.unwrap();
         settle(&store, &found, &Verdict::Delivered).await;
         assert_eq!(state(&table, ids[2]).await.attempts, 0);
@@ -317,7 +319,9 @@ async fn what_is_too_large_or_no_event_cuts_its_strand() {
                 order.entry(meta.aggregate.clone().unwrap().id).or_default().push(meta.event_id);
             }
             let back = found.returned.iter().cloned();
-            let back = back.map(|lease| Settlement { lease, verdict: release(), failure: None }).collect();
+            let back = back
+                .map(|lease| Settlement { lease, verdict: release(), failure: None, sinks_done: Vec::new() })
+                .collect();
             store.settle(back, 0).await.unwrap();
             settle(&store, &found, &Verdict::Delivered).await;
         }

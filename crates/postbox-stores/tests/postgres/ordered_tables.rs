@@ -258,6 +258,7 @@ async fn blocked_aggregates_are_counted_and_what_holds_them_is_kept() {
         dead_retention: Some(Duration::from_secs(3600)),
         batch: 100,
         max_attempts: 25,
+        dead_letters: false,
     };
     assert_eq!(table.admin().due(&request).await.unwrap().dead, 3);
     table.admin().sweep(&request).await.unwrap();

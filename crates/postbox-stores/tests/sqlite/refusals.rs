@@ -52,9 +52,20 @@ async fn a_lock_that_is_never_given_back() {
     enqueue(&table, events(2)).await;
     let (relay, other, leader) = (table.store(false), table.store(false), table.store(true));
     let rows = claim(&relay, 1).await.rows;
-    let settlement = Settlement { lease: rows[0].lease.clone(), verdict: Verdict::Delivered, failure: None };
+    let settlement = Settlement {
+        lease: rows[0].lease.clone(),
+        verdict: Verdict::Delivered,
+        failure: None,
+        sinks_done: Vec::new(),
+    };
     let leases = vec![rows[0].lease.clone()];
-    let sweep = SweepRequest { retention: Duration::ZERO, dead_retention: None, batch: 1, max_attempts: 1 };
+    let sweep = SweepRequest {
+        retention: Duration::ZERO,
+        dead_retention: None,
+        batch: 1,
+        max_attempts: 1,
+        dead_letters: false,
+    };
     let [first, second, third, fourth] = std::array::from_fn(|_| table.admin());
     let counted = table.admin();
     counted.counts().await.unwrap();

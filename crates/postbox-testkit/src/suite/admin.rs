@@ -39,8 +39,13 @@ pub async fn the_cleaner_touches_only_what_it_may<S: Subject>(subject: &S) {
     let cleaner = Cleaner::new(subject.admin()).retention(5 * HOUR).dead_retention(5 * HOUR);
     assert_eq!(cleaner.run_once().await.unwrap(), 1, "the old dead one");
     assert!(subject.row(dying[0]).await.is_none() && subject.row(dying[1]).await.is_some());
-    let request =
-        SweepRequest { retention: Duration::ZERO, dead_retention: None, batch: 10, max_attempts: 25 };
+    let request = SweepRequest {
+        retention: Duration::ZERO,
+        dead_retention: None,
+        batch: 10,
+        max_attempts: 25,
+        dead_letters: false,
+    };
     assert!(matches!(subject.admin().sweep(&request).await.unwrap(), Swept::Deleted(1)));
     assert!(subject.row(waiting).await.is_some(), "what waits is never cleaned");
     cleaner.close();
@@ -124,7 +129,8 @@ pub async fn what_is_due_is_what_sweeps_delete<S: Subject>(subject: &S) {
     let admin = subject.admin();
     let due = async |retention, dead_retention| {
         // The batch has no part in it.
-        let request = SweepRequest { retention, dead_retention, batch: 2, max_attempts: 25 };
+        let request =
+            SweepRequest { retention, dead_retention, batch: 2, max_attempts: 25, dead_letters: false };
         admin.due(&request).await.unwrap()
     };
     assert_eq!(due(20 * HOUR, Some(20 * HOUR)).await, Due { published: 0, dead: 0 });

@@ -39,6 +39,7 @@ async fn one_of_each<S: Subject>(subject: &S) -> Vec<(EventId, EventStatus)> {
         lease: row.lease.clone(),
         verdict: Verdict::Retry { after: 2 * HOUR, reason: because.clone() },
         failure: None,
+        sinks_done: Vec::new(),
     };
     store.settle(rows.iter().map(retry).collect(), 0).await.unwrap();
     let flying = enqueue(subject, events(2)).await;

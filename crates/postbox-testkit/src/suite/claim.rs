@@ -177,6 +177,7 @@ pub async fn an_undecodable_row_does_not_fail_its_batch<S: Subject>(subject: &S)
         lease: row.lease.clone(),
         verdict: Verdict::Dead { reason: reason.clone() },
         failure: None,
+        sinks_done: Vec::new(),
     };
     let settled = store.settle(claim.undecodable.iter().map(bury).collect(), 0).await.unwrap();
     assert!(settled.lost.is_empty());

@@ -94,7 +94,12 @@ pub async fn each_history_keeps_what_it_promises<S: Subject>(subject: &S) {
 fn settlement(row: &Claimed, verdict: Verdict) -> Settlement {
     let failed = !matches!(verdict, Verdict::Delivered);
     let failure = Failure { relay: "r".into(), duration_ms: 1, outcome: "retry", error: "no".into() };
-    Settlement { lease: row.lease.clone(), verdict, failure: failed.then_some(failure) }
+    Settlement {
+        lease: row.lease.clone(),
+        verdict,
+        failure: failed.then_some(failure),
+        sinks_done: Vec::new(),
+    }
 }
 
 /// One settle of delivered, failed, released, dead and lost rows, whoever had claimed them.
@@ -434,7 +439,13 @@ pub async fn what_was_moved_is_cleaned_after_its_retention<S: Subject>(subject: 
         subject.make_older(*id, 10 * HOUR).await;
     }
     let admin = subject.admin();
-    let request = SweepRequest { retention: 5 * HOUR, dead_retention: None, batch: 2, max_attempts: 25 };
+    let request = SweepRequest {
+        retention: 5 * HOUR,
+        dead_retention: None,
+        batch: 2,
+        max_attempts: 25,
+        dead_letters: false,
+    };
     assert_eq!(admin.due(&request).await.unwrap(), Due { published: 9, dead: 0 });
     let cleaner = Cleaner::new(admin.clone()).retention(5 * HOUR).batch(4);
     assert_eq!(cleaner.run_once().await.unwrap(), 9, "as was said");

@@ -6,8 +6,10 @@
 pub mod admin;
 pub mod browse;
 pub mod claim;
+pub mod dead_letter;
 pub mod diagnose;
 pub mod enqueue;
+pub mod fan_out;
 pub mod handlers;
 pub mod history;
 pub mod hooks;
@@ -196,6 +198,7 @@ pub fn request(mode: ClaimMode, limit: usize) -> ClaimRequest {
         poll_interval: Duration::from_millis(100),
         max_attempts: 25,
         exclude: Arc::from([]),
+        spent: Arc::from([]),
     }
 }
 
@@ -317,6 +320,26 @@ macro_rules! store_suite {
                 trouble: many_relays_share_a_table,
                 trouble: a_pause_stops_delivery_and_outlives_relays,
                 trouble: leases_are_renewed_while_handlers_run,
+                fan_out: every_sink_gets_every_event_once,
+                fan_out: a_sink_that_has_confirmed_is_not_sent_to_again,
+                fan_out: an_outage_of_one_sink_holds_up_no_other,
+                fan_out: a_slow_sink_does_not_slow_the_other,
+                fan_out: what_one_sink_rejects_is_dead_and_replayed_to_the_rest,
+                fan_out: a_failure_is_charged_though_another_sink_is_down,
+                fan_out: a_stop_remembers_who_has_confirmed_and_a_crash_loses_nothing,
+                fan_out: a_hot_event_goes_to_every_sink,
+                fan_out: sinks_that_are_gone_or_new_are_treated_as_such,
+                fan_out: claims_leave_out_what_only_others_lack,
+                fan_out: a_bare_table_refuses_fan_out,
+                dead_letter: dead_events_go_to_the_dead_letter_route,
+                dead_letter: a_dead_letter_route_that_is_down_is_waited_for,
+                dead_letter: a_replay_takes_a_letter_out_of_flight,
+                dead_letter: a_letter_that_may_kill_is_sent_alone_and_seldom,
+                dead_letter: letters_of_a_paused_table_wait,
+                dead_letter: the_cleaner_keeps_what_has_to_go_to_the_route,
+                dead_letter: dead_events_are_tried_again_by_themselves,
+                dead_letter: run_once_looks_after_dead_events,
+                dead_letter: a_bare_table_refuses_dead_letters,
                 admin: the_cleaner_touches_only_what_it_may,
                 admin: dead_events_are_found_replayed_and_discarded,
                 admin: counts_tell_what_waits,

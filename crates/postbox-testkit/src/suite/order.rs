@@ -59,7 +59,7 @@ fn arrived_of(sink: &Scripted, events: &[EventId]) -> Vec<EventId> {
 }
 
 async fn settle<S: Store>(store: &S, row: &Claimed, verdict: Verdict) {
-    let settlement = Settlement { lease: row.lease.clone(), verdict, failure: None };
+    let settlement = Settlement { lease: row.lease.clone(), verdict, failure: None, sinks_done: Vec::new() };
     assert!(store.settle(vec![settlement], 0).await.expect("a settle").lost.is_empty());
 }
 
@@ -203,7 +203,13 @@ pub async fn a_dead_event_blocks_its_aggregate_until_it_is_replayed<S: Subject>(
         subject.make_older(event, Duration::from_hours(2)).await;
     }
     let hour = Duration::from_hours(1);
-    let clean = SweepRequest { retention: hour, dead_retention: Some(hour), batch: 100, max_attempts: 25 };
+    let clean = SweepRequest {
+        retention: hour,
+        dead_retention: Some(hour),
+        batch: 100,
+        max_attempts: 25,
+        dead_letters: false,
+    };
     while admin.sweep(&clean).await.unwrap() != postbox_core::cleaner::Swept::Deleted(0) {}
     assert!(subject.row(bad).await.is_some(), "it blocks an aggregate: kept");
     assert!(subject.row(lone[0]).await.is_none(), "it blocks nobody");

@@ -213,6 +213,7 @@ pub async fn run_once_reports_what_it_did<S: Subject>(subject: &S) {
             lease: row.lease.clone(),
             verdict: postbox_core::store::Verdict::Release { after: None, reason: None },
             failure: None,
+            sinks_done: Vec::new(),
         }
     });
     postbox_core::Store::settle(&other, back.collect(), 0).await.unwrap();

@@ -11,7 +11,7 @@ use super::{Subject, claim, enqueue, events, request, state};
 use crate::skipped;
 
 fn settlement(row: &Claimed, verdict: Verdict) -> Settlement {
-    Settlement { lease: row.lease.clone(), verdict, failure: None }
+    Settlement { lease: row.lease.clone(), verdict, failure: None, sinks_done: Vec::new() }
 }
 
 fn because(text: &str) -> Summary {
@@ -134,7 +134,12 @@ pub async fn the_log_of_attempts_keeps_the_last_ten<S: Subject>(subject: &S) {
             error: format!("failure {n}"),
         };
         let verdict = Verdict::Retry { after: Duration::ZERO, reason: because("x") };
-        let settlement = Settlement { lease: rows[0].lease.clone(), verdict, failure: Some(failure) };
+        let settlement = Settlement {
+            lease: rows[0].lease.clone(),
+            verdict,
+            failure: Some(failure),
+            sinks_done: Vec::new(),
+        };
         store.settle(vec![settlement], 0).await.unwrap();
     };
     let lines = async |event: EventId| state(subject, event).await.log_lines;

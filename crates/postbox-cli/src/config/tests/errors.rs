@@ -115,8 +115,6 @@ fn what_this_version_cannot_do_is_refused() {
     }
     file("relay.tenants = []").config();
     file("[[database]]\nurl = \"x\"").error(UNSUPPORTED);
-    let fan_out = "[[route]]\ntopic = \"**\"\nsinks = [\"stdout:\", \"null:\"]";
-    assert!(file(fan_out).error(UNSUPPORTED).contains("fan-out"));
 }
 
 #[test]

@@ -105,6 +105,42 @@ fn routes_that_cannot_work() {
 }
 
 #[test]
+fn a_route_to_several_sinks_and_one_for_dead_events() {
+    let sinks =
+        "[sinks.a]\nurl = \"null:\"\n[sinks.b]\nurl = \"stdout:\"\n[sinks.dlq]\nurl = \"file:dead.jsonl\"\n";
+    let route = |names: &str| format!("{sinks}[[route]]\ntopic = \"**\"\nsinks = {names}");
+    let text = format!("dead_letter = \"dlq\"\n{}", route("[\"a\", \"b\"]"));
+    let config = Start::default().file(text).config();
+    assert_eq!(config.routes[0].sinks, ["a", "b"]);
+    assert_eq!(config.dead_letter.as_deref(), Some("dlq"));
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    let shown = super::super::show_text(&config);
+    assert!(shown.contains("**             a") && shown.contains("(dead events)  dlq"), "{shown}");
+    assert_eq!(super::super::show_json(&config)["dead_letter"], "dlq");
+    // A URL does as well; and a sink that has routes too.
+    let config = Start::default().flags(["--sink", "null:", "--dead-letter", "file:d.jsonl"]).config();
+    assert_eq!((config.sinks.len(), config.dead_letter.as_deref()), (2, Some("file")));
+    let config = Start::default().env("OUTBOX_SINK", "null:").env("OUTBOX_DEAD_LETTER", "null:").config();
+    assert_eq!((config.sinks.len(), config.dead_letter.as_deref()), (1, Some("null")));
+
+    for (names, part) in [
+        ("[\"a\", \"a\"]", "names the sink \"a\" twice"),
+        ("[\"a\", \"bb\"]", "route.sinks = \"bb\" is not in [sinks]. Did you mean b?"),
+        ("[\"a\", \"\"]", "the route has an empty sink"),
+        ("[\"a\", \"kafka://u:Zq9@x\"]", "remembered by the sinks' names"),
+    ] {
+        let error = Start::default().file(route(names)).error(INVALID);
+        assert!(error.contains(part) && !error.contains("Zq9"), "{error}");
+    }
+    let error = Start::default().env("OUTBOX_DEAD_LETTER", "nobody").error(INVALID);
+    assert!(error.contains("dead_letter = \"nobody\" is not in [sinks]"), "{error}");
+    let config = Start::default().env("OUTBOX_RELAY_REDRIVE_MAX", "5").config();
+    assert!(config.warnings[0].contains("redrive_after"), "{:?}", config.warnings);
+    let config = Start::default().flags(["--redrive-after", "10m"]).config();
+    assert_eq!(config.relay.redrive_after, Some(std::time::Duration::from_mins(10)));
+}
+
+#[test]
 fn what_is_hardly_meant_is_a_warning() {
     let text = "[[route]]\ntopic = \"**\"\nsink = \"null:\"\n[[route]]\ntopic = \"a.**\"\nsink = \"stdout:\"";
     let config = Start::default().file(text).env("OUTBOX_SINK", "stdout:").config();

@@ -15,4 +15,5 @@ ALTER TABLE {{table}}
     ADD COLUMN IF NOT EXISTS payload_raw    BYTEA,
     ADD COLUMN IF NOT EXISTS content_type   TEXT,
     ADD COLUMN IF NOT EXISTS attempts_log   JSONB,
-    ADD COLUMN IF NOT EXISTS sinks_done     TEXT[]
+    ADD COLUMN IF NOT EXISTS sinks_done     TEXT[],
+    ADD COLUMN IF NOT EXISTS redrives       INT

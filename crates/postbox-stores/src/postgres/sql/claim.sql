@@ -51,5 +51,6 @@ WITH gate AS MATERIALIZED (
 SELECT s.paused, s.mine, s.picked, s.all_fit, s.last_at, s.last_sequence, s.suspect_at, s.suspect_sequence,
        c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created, c.age,
        c.payload::text, c.payload_raw, c.content_type, c.headers::text, c.aggregate_type, c.aggregate_id,
-       CASE WHEN c.occurred_at IS NOT NULL THEN greatest(least(c.occurred_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') END, c.schema_id, c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate
+       CASE WHEN c.occurred_at IS NOT NULL THEN greatest(least(c.occurred_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') END, c.schema_id, c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate,
+       c.sinks_done
 FROM summary s LEFT JOIN claimed c ON true

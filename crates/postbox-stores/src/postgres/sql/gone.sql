@@ -1,8 +1,8 @@
 -- As settle.sql, where delivered rows do not stay: they leave the table, and may arrive in its history; the others are changed
 -- in place. One statement, so that all of it happens or nothing. The parameters are those of settle.sql.
 WITH s AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::text[], $7::text[])
-         AS s (id, token, attempts, verdict, wait, error, failure)
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::text[], $7::text[], $8::text[])
+         AS s (id, token, attempts, verdict, wait, error, failure, done)
 ), gone AS (
     DELETE FROM {{table}} t
     USING s
@@ -18,6 +18,8 @@ WITH s AS MATERIALIZED (
     locked_at = NULL,
     locked_by = NULL,
     last_error = CASE WHEN s.verdict = 2 THEN coalesce(s.error, t.last_error) ELSE s.error END,
+    sinks_done = CASE WHEN s.done IS NULL THEN t.sinks_done
+                      ELSE ARRAY(SELECT DISTINCT unnest(t.sinks_done || string_to_array(s.done, E'\x1f')) ORDER BY 1) END,
     attempts_log = CASE WHEN s.failure IS NULL THEN t.attempts_log ELSE (
         SELECT jsonb_agg(entry ORDER BY place)
         FROM (

@@ -12,7 +12,7 @@ SELECT g.paused, g.mine, greatest(c.available_at, '0001-01-01 00:00:00+00'), c.s
        c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts + 1, now(),
        greatest(least(c.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00'), 0::float8,
        CASE WHEN c.wanted THEN c.payload::text END, CASE WHEN c.wanted THEN c.payload_raw END, c.content_type, c.headers::text, c.aggregate_type, c.aggregate_id,
-       CASE WHEN c.occurred_at IS NOT NULL THEN greatest(least(c.occurred_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') END, c.schema_id, c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate
+       CASE WHEN c.occurred_at IS NOT NULL THEN greatest(least(c.occurred_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') END, c.schema_id, c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate, c.sinks_done
 FROM gate g
 LEFT JOIN LATERAL (
     SELECT *, fits AND NOT suspect AND NOT exhausted AS wanted

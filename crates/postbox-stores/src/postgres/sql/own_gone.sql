@@ -1,10 +1,10 @@
 -- As own_settle.sql, where delivered rows do not stay: they leave the table, and may arrive in its history; the others are
 -- changed in place. The fence and the parameters are those of own_settle.sql.
 WITH owner AS MATERIALIZED (
-    SELECT 1 FROM {{relay}} r WHERE r.tbl = $7 AND r.holder = $8 AND r.epoch = $9 FOR SHARE
+    SELECT 1 FROM {{relay}} r WHERE r.tbl = $7 AND r.holder = $8 AND r.epoch = $9 FOR KEY SHARE
 ), s AS MATERIALIZED (
-    SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::text[], $6::text[])
-         AS s (id, attempts, verdict, wait, error, failure)
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::text[], $6::text[], $10::text[])
+         AS s (id, attempts, verdict, wait, error, failure, done)
 ), gone AS (
     DELETE FROM {{table}} t
     USING s
@@ -20,6 +20,8 @@ WITH owner AS MATERIALIZED (
     attempts = CASE WHEN s.verdict = 2 THEN t.attempts ELSE s.attempts END,
     available_at = CASE WHEN s.wait IS NULL THEN t.available_at ELSE now() + s.wait * interval '1 microsecond' END,
     last_error = CASE WHEN s.verdict = 2 THEN coalesce(s.error, t.last_error) ELSE s.error END,
+    sinks_done = CASE WHEN s.done IS NULL THEN t.sinks_done
+                      ELSE ARRAY(SELECT DISTINCT unnest(t.sinks_done || string_to_array(s.done, E'\x1f')) ORDER BY 1) END,
     attempts_log = CASE WHEN s.failure IS NULL THEN t.attempts_log ELSE (
         SELECT jsonb_agg(entry ORDER BY place)
         FROM (

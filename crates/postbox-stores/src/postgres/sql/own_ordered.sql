@@ -70,6 +70,6 @@ SELECT s.paused, s.mine, s.picked, s.too_large, s.looked, s.last_head, s.suspect
        c.payload::text, c.payload_raw, c.content_type, c.headers::text, c.aggregate_type, c.aggregate_id,
        CASE WHEN c.occurred_at IS NOT NULL THEN greatest(least(c.occurred_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') END, c.schema_id, c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate,
        c.strand, s.last_strand,
-       greatest(c.available_at, '0001-01-01 00:00:00+00'), s.exhausted
+       greatest(c.available_at, '0001-01-01 00:00:00+00'), s.exhausted, c.sinks_done
 FROM summary s LEFT JOIN budget c ON c.fits AND NOT c.exhausted
 ORDER BY c.strand, c.sequence

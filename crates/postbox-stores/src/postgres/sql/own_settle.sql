@@ -2,6 +2,7 @@
 -- taken over has changed it. A key lock: it keeps out a take-over, which locks the whole row, but not the owner's own journal. Attempts are written now; what goes back keeps those it had.
 -- $1 ids, in order  $2 attempts  $3 verdicts (0 delivered, 1 retry, 2 release, 3 dead)  $4 microseconds to wait (null: as it
 -- is)  $5 last_error  $6 failures for attempts_log (null: none)  $7 table  $8 relay  $9 epoch
+-- $10 sinks that have confirmed, to be added (null: none)
 WITH owner AS MATERIALIZED (
     SELECT 1 FROM {{relay}} r WHERE r.tbl = $7 AND r.holder = $8 AND r.epoch = $9 FOR KEY SHARE
 )
@@ -11,6 +12,8 @@ SET published_at = CASE WHEN s.verdict = 0 THEN now() END,
     attempts = CASE WHEN s.verdict = 2 THEN t.attempts ELSE s.attempts END,
     available_at = CASE WHEN s.wait IS NULL THEN t.available_at ELSE now() + s.wait * interval '1 microsecond' END,
     last_error = CASE s.verdict WHEN 0 THEN NULL WHEN 2 THEN coalesce(s.error, t.last_error) ELSE s.error END,
+    sinks_done = CASE WHEN s.done IS NULL THEN t.sinks_done
+                      ELSE ARRAY(SELECT DISTINCT unnest(t.sinks_done || string_to_array(s.done, E'\x1f')) ORDER BY 1) END,
     attempts_log = CASE WHEN s.failure IS NULL THEN t.attempts_log ELSE (
         SELECT jsonb_agg(entry ORDER BY place)
         FROM (
@@ -23,8 +26,8 @@ SET published_at = CASE WHEN s.verdict = 0 THEN now() END,
             LIMIT 10
         ) AS latest
     ) END
-FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::text[], $6::text[])
-     AS s (id, attempts, verdict, wait, error, failure)
+FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::text[], $6::text[], $10::text[])
+     AS s (id, attempts, verdict, wait, error, failure, done)
 WHERE t.id = s.id AND t.attempts = s.attempts - 1 AND t.published_at IS NULL AND t.dead_at IS NULL AND t.locked_at IS NULL
   AND EXISTS (SELECT 1 FROM owner)
 RETURNING t.id

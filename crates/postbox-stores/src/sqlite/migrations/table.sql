@@ -27,6 +27,7 @@ CREATE TABLE IF NOT EXISTS {{table}} (
     content_type   TEXT,
     attempts_log   TEXT,
     sinks_done     TEXT,
+    redrives       INTEGER,
     payload        TEXT    NOT NULL,
     payload_raw    BLOB,
     CONSTRAINT {{name}}_event_id_is_a_uuid CHECK (length(event_id) = 16),

@@ -1,4 +1,5 @@
 -- Deletes what is past its retention. ?1 published before  ?2 dead before (null: kept)  ?3 rows
+-- ?4 whether dead rows are kept that have not gone to the dead-letter route
 DELETE FROM {{table}}
 WHERE sequence IN (
     SELECT sequence FROM (
@@ -7,6 +8,7 @@ WHERE sequence IN (
     UNION ALL
     SELECT sequence FROM (
         SELECT sequence FROM {{table}} {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL
+          AND (dlq_at IS NOT NULL OR NOT ?4)
         ORDER BY dead_at, sequence LIMIT ?3
     )
     LIMIT ?3

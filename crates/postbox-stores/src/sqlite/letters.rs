@@ -1,0 +1,236 @@
+//! Dead events on their way to the dead-letter route, and those that are tried again by themselves.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
+use postbox_core::store::{Lease, Standing};
+use postbox_core::{Code, StoreError, StoreErrorKind};
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Row as _};
+use uuid::Uuid;
+
+use super::clock::{from_micros, now, span};
+use super::error::{classify, within};
+use super::patience::OPERATION_LIMIT;
+use super::row::{self, array, key_of, sequence_of};
+use super::store::{Inner, MAX_WAIT, Opened};
+
+/// So many dead rows are looked at by one statement.
+const PAGE: i64 = 500;
+
+/// What may have killed its relay waits for so long at least.
+const SUSPECT_WAIT: Duration = Duration::from_mins(1);
+
+impl Inner {
+    pub(super) async fn require(&self, wanted: Requirements) -> Result<(), StoreError> {
+        let opened = self.opened().await?;
+        if !wanted.redrive || opened.redrives {
+            return Ok(());
+        }
+        let key = &opened.key;
+        let message = format!(
+            "redrive_after needs the column redrives, which {key} does not have: run `postbox migrate up --table {key}`"
+        );
+        Err(StoreError::new(Code::ColumnMissing, StoreErrorKind::Refused, message))
+    }
+
+    pub(super) async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
+        let opened = self.opened().await?;
+        let chosen = self.find_letters(opened, &request).await?;
+        if chosen.is_empty() {
+            return Ok(Vec::new());
+        }
+        let sequences = array(chosen.iter().copied());
+        // First: what cannot be read must not be leased.
+        let contents = self.read_letters(opened, &sequences).await?;
+        let token: Arc<str> = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
+        let lease = |at: i64| {
+            sqlx::query(AssertSqlSafe(opened.statements.lease_letters.as_str()))
+                .bind(at)
+                .bind(sequences.as_str())
+                .bind(at.saturating_sub(span(request.lock_ttl)))
+                .bind(span(SUSPECT_WAIT))
+                .bind(&*token)
+                .bind(&opened.key)
+                .bind(self.single_active.then_some(&self.holder))
+        };
+        let mut done = self.writer.execute(lease).await?;
+        let which = sqlx::query_as::<_, (i64, i64)>(AssertSqlSafe(opened.statements.leased.as_str()))
+            .bind(sequences.as_str())
+            .bind(&*token)
+            .fetch_all(&mut done.taken.connection);
+        let leased: HashMap<i64, i64> = within(OPERATION_LIMIT, which).await?.into_iter().collect();
+        let at = done.at;
+        done.taken.keep();
+        let mut letters = Vec::with_capacity(leased.len());
+        for (content, dead_at, last_error) in contents {
+            if let Some(attempts) = leased.get(&content.sequence) {
+                let (lease, delivery) = content.letter(&token, at, *attempts);
+                let dead_for = Duration::from_micros(u64::try_from(at.saturating_sub(dead_at)).unwrap_or(0));
+                let dead_at = from_micros(dead_at);
+                letters.push(Letter { lease, delivery, dead_at, dead_for, last_error });
+            }
+        }
+        Ok(letters)
+    }
+
+    /// Which letters to lease: one whose lease ran out alone, else as many as are allowed.
+    async fn find_letters(&self, opened: &Opened, request: &LetterRequest) -> Result<Vec<i64>, StoreError> {
+        let mut reader = self.reader.take().await?;
+        if self.look_at_gate(&mut reader.connection, opened).await?.0 != Standing::Active {
+            reader.keep();
+            return Ok(Vec::new());
+        }
+        let now = now();
+        let found = sqlx::query_as::<_, (i64, bool, i64)>(AssertSqlSafe(opened.statements.letters.as_str()))
+            .bind(now)
+            .bind(now.saturating_sub(span(request.lock_ttl)))
+            .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut reader.connection);
+        let found = within(OPERATION_LIMIT, found).await?;
+        reader.keep();
+        if let Some((sequence, true, _)) = found.first() {
+            return Ok(vec![*sequence]);
+        }
+        let (mut chosen, mut bytes) = (Vec::new(), 0_usize);
+        for (sequence, _, size) in found.into_iter().filter(|(_, suspect, _)| !suspect) {
+            if !chosen.is_empty() && bytes >= request.max_bytes {
+                break;
+            }
+            bytes = bytes.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
+            chosen.push(sequence);
+        }
+        Ok(chosen)
+    }
+
+    async fn read_letters(
+        &self,
+        opened: &Opened,
+        sequences: &str,
+    ) -> Result<Vec<(row::Content, i64, Option<String>)>, StoreError> {
+        let mut reader = self.reader.take().await?;
+        let rows = sqlx::query(AssertSqlSafe(opened.statements.letter_content.as_str()))
+            .bind(sequences)
+            .fetch_all(&mut reader.connection);
+        let rows = within(OPERATION_LIMIT, rows).await?;
+        reader.keep();
+        let read = |row: &sqlx::sqlite::SqliteRow| -> Result<_, sqlx::Error> {
+            let dead_at = row.try_get::<Option<i64>, _>(row::COLUMNS)?.unwrap_or_default();
+            Ok((row::decode(row, &self.label)?, dead_at, row::text(row, row::COLUMNS + 1)?))
+        };
+        rows.iter().map(read).collect::<Result<_, _>>().map_err(classify)
+    }
+
+    pub(super) async fn settle_letters(
+        &self,
+        letters: &[(Lease, LetterVerdict)],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let opened = self.opened().await?;
+        let one = |(lease, verdict): &(Lease, LetterVerdict)| {
+            let wait = match verdict {
+                LetterVerdict::Sent => None,
+                LetterVerdict::Later(after) => Some(span(*after).min(MAX_WAIT)),
+            };
+            json!([sequence_of(lease.row), &*lease.token, wait])
+        };
+        let document = letters.iter().map(one).collect::<Value>().to_string();
+        let leases = letters.iter().map(|(lease, _)| lease);
+        let lost = self.fenced(&opened.statements.settle_letters, document, leases).await?;
+        Ok(lost.into_iter().map(|lease| lease.row).collect())
+    }
+
+    pub(super) async fn redrive(&self, request: &Redrive) -> Result<u64, StoreError> {
+        let opened = self.opened().await?;
+        let mut behind = (i64::MIN, i64::MIN);
+        let mut total = 0;
+        loop {
+            let dead_since = now().saturating_sub(span(request.after));
+            let mut reader = self.reader.take().await?;
+            let page = sqlx::query_as::<_, (i64, i64)>(AssertSqlSafe(opened.statements.long_dead.as_str()))
+                .bind(dead_since)
+                .bind(behind.0)
+                .bind(behind.1)
+                .bind(PAGE)
+                .fetch_all(&mut reader.connection);
+            let page = within(OPERATION_LIMIT, page).await?;
+            reader.keep();
+            let Some(last) = page.last().copied() else { return Ok(total) };
+            // The lock is only asked for where there may be something to do.
+            let sequences = array(page.iter().map(|(_, sequence)| *sequence));
+            if self.any_to_redrive(opened, request, &sequences).await? {
+                total += self.redrive_page(opened, request, dead_since, &sequences).await?;
+            }
+            if i64::try_from(page.len()).is_ok_and(|rows| rows < PAGE) {
+                return Ok(total);
+            }
+            behind = last;
+        }
+    }
+
+    async fn any_to_redrive(
+        &self,
+        opened: &Opened,
+        request: &Redrive,
+        sequences: &str,
+    ) -> Result<bool, StoreError> {
+        let mut reader = self.reader.take().await?;
+        let any = sqlx::query_scalar::<_, bool>(AssertSqlSafe(opened.statements.any_to_redrive.as_str()))
+            .bind(sequences)
+            .bind(request.most)
+            .fetch_one(&mut reader.connection);
+        let any = within(OPERATION_LIMIT, any).await?;
+        reader.keep();
+        Ok(any)
+    }
+
+    async fn redrive_page(
+        &self,
+        opened: &Opened,
+        request: &Redrive,
+        dead_since: i64,
+        sequences: &str,
+    ) -> Result<u64, StoreError> {
+        let mut writer = self.writer.begin().await?;
+        let at = now();
+        let revive = sqlx::query(AssertSqlSafe(opened.statements.redrive.as_str()))
+            .bind(at)
+            .bind(sequences)
+            .bind(at.saturating_sub(span(request.lock_ttl)))
+            .bind(request.most)
+            .bind(dead_since)
+            .bind(&opened.key)
+            .bind(self.single_active.then_some(&self.holder));
+        let rows = revive.execute(&mut writer.connection).await.map_err(classify)?.rows_affected();
+        if rows > 0 {
+            let what = json!({ "dead_for_seconds": request.after.as_secs_f64(), "at_most": request.most });
+            sqlx::query(AssertSqlSafe(opened.statements.audit.as_str()))
+                .bind(at)
+                .bind(&*request.who)
+                .bind("redrive")
+                .bind(&opened.key)
+                .bind(what.to_string())
+                .bind(i64::try_from(rows).unwrap_or(i64::MAX))
+                .execute(&mut writer.connection)
+                .await
+                .map_err(classify)?;
+        }
+        writer.commit().await?;
+        Ok(rows)
+    }
+}
+
+impl row::Content {
+    /// The row as a letter once it is leased.
+    fn letter(self, token: &Arc<str>, at: i64, attempts: i64) -> (Lease, Option<postbox_core::Delivery>) {
+        let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
+        let (row, since) = (key_of(self.sequence), from_micros(at));
+        let lease = Lease { row, attempts, token: Arc::clone(token), since };
+        let delivery = self.into_delivery().map(|mut delivery| {
+            delivery.meta.attempts = attempts;
+            delivery
+        });
+        (lease, delivery)
+    }
+}
