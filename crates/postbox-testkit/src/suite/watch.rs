@@ -91,9 +91,12 @@ impl Dispatcher for Watch {
     }
 
     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
-        let _at_work: Vec<AtWork> = batch.iter().map(|delivery| self.begin(delivery)).collect();
-        for (index, delivery) in batch.iter().enumerate() {
-            receipts.record(index, self.pass(delivery).await);
+        let at_work: Vec<AtWork> = batch.iter().map(|delivery| self.begin(delivery)).collect();
+        for (index, (delivery, at_work)) in batch.iter().zip(at_work).enumerate() {
+            let outcome = self.pass(delivery).await;
+            // As soon as this is known, the next of the aggregate may begin.
+            drop(at_work);
+            receipts.record(index, outcome);
         }
     }
 
