@@ -5,17 +5,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Settlement, Verdict};
 use postbox_core::{Code, OnDead, StoreError, StoreErrorKind, TableName};
 use sqlx::AssertSqlSafe;
 
-use super::ahead::{Ahead, Fate, Row, Seen, Wanted, topic_number};
+use super::ahead::{Ahead, Fate, Wanted};
 use super::clock::{now, span};
 use super::error::within;
 use super::lease::Candidate;
 use super::patience::OPERATION_LIMIT;
 use super::row::{Content, lease};
-use super::store::{Inner, Opened};
+use super::seen::{Row, Seen, topic_number};
+use super::store::{Inner, MAX_WAIT, Opened};
 use crate::table::Template;
 
 /// How many rows are read at a time, and how many one claim reads at most: it has to end, whatever is in front.
@@ -39,20 +40,23 @@ pub(super) struct Ordered {
     /// What that has cost until now, and what it did the last time.
     cost: Duration,
     last_cost: Duration,
+    /// The less of the last two times: a machine that stood still once says nothing about the table.
+    usual_cost: Duration,
 }
 
 impl Ordered {
     pub(super) fn new(on_dead: OnDead) -> Self {
-        let (cost, last_cost) = (Duration::ZERO, Duration::ZERO);
-        Self { ahead: Ahead::new(on_dead), at_end: false, ended: Instant::now(), cost, last_cost }
+        let [cost, last_cost, usual_cost] = [Duration::ZERO; 3];
+        let (ahead, ended) = (Ahead::new(on_dead), Instant::now());
+        Self { ahead, at_end: false, ended, cost, last_cost, usual_cost }
     }
 
     /// Begins to read everything again, when that is over and affordable: for rows that others gave back, replayed or
     /// discarded. Not while rows are chosen and not leased yet: they would be taken for rows that were given back.
     fn begin_again(&mut self) {
         let (ready, ago) = (self.ahead.has_ready(), self.ended.elapsed());
-        let due = ago >= self.last_cost * SHARE && (!ready || ago >= OFTEN);
-        let wanted = !ready && (self.last_cost < CHEAP || self.ahead.hungry);
+        let due = ago >= self.usual_cost * SHARE && (!ready || ago >= OFTEN);
+        let wanted = !ready && (self.usual_cost < CHEAP || self.ahead.hungry);
         if self.at_end && (due || wanted) {
             self.ahead.restart();
             (self.at_end, self.cost) = (false, Duration::ZERO);
@@ -63,6 +67,7 @@ impl Ordered {
         self.cost += took;
         if rows < CHUNK && !self.at_end {
             (self.at_end, self.ended) = (true, Instant::now());
+            self.usual_cost = self.cost.min(self.last_cost);
             self.last_cost = self.cost;
         }
     }
@@ -81,7 +86,27 @@ pub(super) fn expect_order(names: &Template, table: &TableName) -> Result<(), St
     Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
 }
 
+/// What a settlement means for the row's place in its strand.
+pub(super) fn fate(settlement: &Settlement) -> Fate {
+    let until = |after: Duration| now().saturating_add(span(after).min(MAX_WAIT));
+    let attempts = i64::from(settlement.lease.attempts);
+    match &settlement.verdict {
+        Verdict::Delivered => Fate::Delivered,
+        Verdict::Dead { .. } => Fate::Dead,
+        Verdict::Retry { after, .. } => Fate::Back { attempts, until: Some(until(*after)) },
+        Verdict::Release { after, .. } => {
+            Fate::Back { attempts: (attempts - 1).max(0), until: after.map(until) }
+        }
+    }
+}
+
 impl Inner {
+    /// Remembers what became of rows, for the next claim.
+    pub(super) fn tell(&self, news: impl Iterator<Item = (i64, Fate)>) {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).extend(news);
+        self.turned.notify_one();
+    }
+
     pub(super) async fn claim_in_order(
         &self,
         ordered: &mut Ordered,
