@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Strands {
     order: Order,
-    strands: HashMap<i64, Strand>,
+    at_work: HashMap<i64, Strand>,
     /// Events that wait behind the first of their strand, in all strands.
     waiting: usize,
     /// When it was last looked for one that is slow.
@@ -79,7 +79,7 @@ enum Then {
 
 impl Strands {
     pub(super) fn new(order: Order) -> Self {
-        Self { order, strands: HashMap::new(), waiting: 0, looked: Instant::now() }
+        Self { order, at_work: HashMap::new(), waiting: 0, looked: Instant::now() }
     }
 
     /// The strand that an event has to keep to.
@@ -106,7 +106,7 @@ impl Strands {
 
     /// Takes out those that wait behind the first.
     fn take_waiting(&mut self, strand: i64) -> VecDeque<Behind> {
-        let waiting = self.strands.get_mut(&strand).map(|strand| std::mem::take(&mut strand.waiting));
+        let waiting = self.at_work.get_mut(&strand).map(|strand| std::mem::take(&mut strand.waiting));
         let waiting = waiting.unwrap_or_default();
         self.waiting -= waiting.len();
         waiting
@@ -115,12 +115,12 @@ impl Strands {
     /// Takes out a strand whose first this is.
     fn remove(&mut self, strand: i64) -> VecDeque<Behind> {
         let waiting = self.take_waiting(strand);
-        self.strands.remove(&strand);
+        self.at_work.remove(&strand);
         waiting
     }
 
     fn is_first(&self, strand: i64, key: &HeldKey) -> bool {
-        self.strands.get(&strand).is_some_and(|strand| strand.first == *key)
+        self.at_work.get(&strand).is_some_and(|strand| strand.first == *key)
     }
 }
 
@@ -140,13 +140,13 @@ impl<S: Store> Engine<S> {
         if let Some(held) = self.held.get_mut(&key) {
             held.strand = Some(number);
         }
-        if let Some(strand) = self.strands.strands.get_mut(&number) {
+        if let Some(strand) = self.strands.at_work.get_mut(&number) {
             strand.waiting.push_back(event);
             self.strands.waiting += 1;
             return None;
         }
         let strand = Strand { first: key, since: Instant::now(), waiting: VecDeque::new() };
-        self.strands.strands.insert(number, strand);
+        self.strands.at_work.insert(number, strand);
         Some(event)
     }
 
@@ -180,9 +180,9 @@ impl<S: Store> Engine<S> {
     /// The next of a strand becomes its first.
     fn go_on(&mut self, number: i64) {
         let stays = self.stopping || self.standing != Standing::Active || self.suspects.turn;
-        let Some(strand) = self.strands.strands.get_mut(&number) else { return };
+        let Some(strand) = self.strands.at_work.get_mut(&number) else { return };
         let Some(next) = strand.waiting.pop_front() else {
-            self.strands.strands.remove(&number);
+            self.strands.at_work.remove(&number);
             return;
         };
         self.strands.waiting -= 1;
@@ -239,7 +239,7 @@ impl<S: Store> Engine<S> {
     /// A lane is down: its events do not wait behind those of other lanes, so that it can be probed.
     pub(super) fn release_waiting_for(&mut self, down: usize) {
         let mut back = VecDeque::new();
-        for strand in self.strands.strands.values_mut() {
+        for strand in self.strands.at_work.values_mut() {
             let waits =
                 |event: &Behind| matches!(event, Behind::One(lane, item) if *lane == down && !item.probe);
             if let Some(from) = strand.waiting.iter().position(waits) {
@@ -255,7 +255,7 @@ impl<S: Store> Engine<S> {
             return;
         }
         let mut back = VecDeque::new();
-        for strand in self.strands.strands.values_mut() {
+        for strand in self.strands.at_work.values_mut() {
             if which(strand, strand.waiting.len()) {
                 back.append(&mut strand.waiting);
             }

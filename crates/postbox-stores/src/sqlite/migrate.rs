@@ -18,7 +18,7 @@ pub use crate::plan::{Extras, Plan, Step, StepLock};
 pub use crate::print::Format;
 
 /// The indexes of a table: the end of the name, what kind, the columns, and what the predicate must hold.
-const INDEXES: [(&str, &str, &str, &str); 6] = [
+const INDEXES: [(&str, &str, &str, &str); 8] = [
     ("event_id_key", "UNIQUE INDEX", "(event_id)", ""),
     ("pending_by_available", "INDEX", "(available_at, sequence)", "published_at IS NULL AND dead_at IS NULL"),
     ("published_by_time", "INDEX", "(published_at, sequence)", "published_at IS NOT NULL"),
@@ -26,6 +26,13 @@ const INDEXES: [(&str, &str, &str, &str); 6] = [
     ("dead_by_time", "INDEX", "(dead_at, sequence)", "dead_at IS NOT NULL"),
     // What still has to go to the dead-letter route: few rows, however many dead ones have gone there.
     ("letters_waiting", "INDEX", "(available_at, sequence)", "dead_at IS NOT NULL AND dlq_at IS NULL"),
+    ("unpublished_by_sequence", "INDEX", "(sequence)", "published_at IS NULL"),
+    (
+        "dead_by_aggregate",
+        "INDEX",
+        "(aggregate_id, aggregate_type, tenant_id, sequence)",
+        "dead_at IS NOT NULL",
+    ),
 ];
 
 /// The time for a plain INSERT: whole milliseconds, exact, in every version that has STRICT tables.

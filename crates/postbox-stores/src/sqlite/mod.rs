@@ -49,6 +49,7 @@
 //! long, keeps the log from being emptied: it grows until that transaction ends.
 
 mod admin;
+mod ahead;
 mod browse;
 mod claim;
 mod clock;
@@ -65,11 +66,13 @@ mod letters;
 mod link;
 mod list;
 pub mod migrate;
+mod ordered;
 mod patience;
 #[cfg(test)]
 mod plans;
 mod row;
 mod schema;
+mod seen;
 mod statements;
 mod store;
 mod transaction;

@@ -19,11 +19,13 @@ use tokio::sync::{Mutex, Notify, OnceCell};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::ahead::Fate;
 use super::claim::{ClaimState, data_version};
 use super::clock::{now, span};
 use super::error::classify;
 use super::history::Sent;
 use super::link::Link;
+use super::ordered::{expect_order, fate};
 use super::row::{array, key_of, sequence_of};
 use super::schema::{TableShape, in_main, names};
 use super::statements::Statements;
@@ -55,6 +57,10 @@ pub(super) struct Inner {
     pub(super) order: Order,
     pub(super) opened: OnceCell<Opened>,
     pub(super) state: Mutex<ClaimState>,
+    /// What became of rows since the last claim, where order is kept.
+    pub(super) news: std::sync::Mutex<Vec<(i64, Fate)>>,
+    /// Something did.
+    pub(super) turned: Notify,
     /// The version of the data that the last claim saw, as the reader counts it.
     pub(super) seen: AtomicI64,
 }
@@ -130,7 +136,9 @@ impl SqliteStoreBuilder {
             leader_ttl: self.leader_ttl,
             order: self.order,
             opened: OnceCell::new(),
-            state: Mutex::new(ClaimState::new()),
+            state: Mutex::new(ClaimState::new(self.order)),
+            news: std::sync::Mutex::default(),
+            turned: Notify::new(),
             seen: AtomicI64::new(0),
         }))
     }
@@ -170,6 +178,9 @@ impl Inner {
         let shape = TableShape::expect(&mut reader.connection, &table).await?;
         let names = names(&mut reader.connection, &table).await?;
         let sent = Sent::look(&mut reader.connection, &table, self.history).await?;
+        if self.order != Order::None {
+            expect_order(&names, &table)?;
+        }
         reader.keep();
         self.writer.expect_writable().await?;
         Ok(Opened {
@@ -201,7 +212,7 @@ impl Inner {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
-        let lost = if let Some(gone) = &opened.statements.gone {
+        let lost: Vec<Uuid> = if let Some(gone) = &opened.statements.gone {
             self.settle_gone(opened, gone, settlements).await?
         } else if let Some(claims) = claims_of(settlements) {
             self.settle_delivered(opened, &claims).await?
@@ -211,6 +222,12 @@ impl Inner {
             let lost = self.fenced(&opened.statements.settle, document, leases).await?;
             lost.iter().map(|lease| lease.row).collect()
         };
+        if self.order != Order::None {
+            self.tell(settlements.iter().map(|settlement| {
+                let sequence = sequence_of(settlement.lease.row);
+                (sequence, if lost.contains(&settlement.lease.row) { Fate::Lost } else { fate(settlement) })
+            }));
+        }
         Ok(Settled { lost, ..Settled::default() })
     }
 
@@ -391,6 +408,12 @@ impl Store for SqliteStore {
         self.0.redrive(&request).await
     }
 
+    fn forget(&self, leases: &[Lease]) {
+        if self.0.order != Order::None {
+            self.0.tell(leases.iter().map(|lease| (sequence_of(lease.row), Fate::Lost)));
+        }
+    }
+
     /// Looks for commits of others, in this process and in any other, a hundred times a second.
     async fn wait(&self, at_most: Duration) {
         let until = Instant::now() + at_most;
@@ -398,6 +421,8 @@ impl Store for SqliteStore {
             tokio::select! {
                 () = tokio::time::sleep_until(until.min(Instant::now() + LOOK)) => {}
                 () = COMMITTED.notified() => {}
+                // What was behind a row that is settled now can be claimed.
+                () = self.0.turned.notified() => return,
             }
             if Instant::now() >= until {
                 return;

@@ -28,5 +28,6 @@ SELECT count(*) FILTER (WHERE NOT scheduled),
        -- nothing is kept that was published.
        (SELECT CASE WHEN count(*) > 0 OR {{any}} THEN
             count(*) / CASE WHEN count(*) < ?2 THEN 10.0 ELSE max((?1 - min(published_at)) / 1e6, 0.001) END END
-        FROM (SELECT published_at FROM ({{recent}}) ORDER BY published_at DESC LIMIT ?2))
+        FROM (SELECT published_at FROM ({{recent}}) ORDER BY published_at DESC LIMIT ?2)),
+       {{blocked}}
 FROM waiting
