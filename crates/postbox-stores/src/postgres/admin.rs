@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use tokio::sync::OnceCell;
 
 use super::error::classify;
+use super::migrate::Ordered;
 use super::order::{TableOrder, with_strands};
 use super::schema::TableShape;
 use crate::table::Template;
@@ -83,6 +84,14 @@ impl PgAdmin {
     /// When the table is missing or of another shape.
     pub async fn layout(&self) -> Result<Layout, StoreError> {
         Ok(self.looked().await?.layout)
+    }
+
+    /// What the table has for delivery in order.
+    ///
+    /// # Errors
+    /// As [`layout`](Self::layout).
+    pub async fn ordered(&self) -> Result<Ordered, StoreError> {
+        Ok(self.looked().await?.order.migrated())
     }
 
     pub(super) async fn looked(&self) -> Result<&Looked, StoreError> {
