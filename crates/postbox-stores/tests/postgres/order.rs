@@ -1,6 +1,6 @@
 //! Claims in order, by lease and by ownership: from the heads of strands, without a gap.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use postbox_core::redact::Summary;
@@ -72,8 +72,8 @@ fn release() -> Verdict {
 
 /// The first of each strand gets one verdict, those behind it another, in one settle.
 fn first_and_rest(claim: &Claim, first: &Verdict, rest: &Verdict) -> Vec<Settlement> {
-    let mut seen = HashMap::new();
-    let verdict = |strand| if seen.insert(strand, ()).is_none() { first.clone() } else { rest.clone() };
+    let mut seen = HashSet::new();
+    let verdict = |strand| if seen.insert(strand) { first.clone() } else { rest.clone() };
     let verdicts: Vec<Verdict> = claim.rows.iter().map(|row| row.strand).map(verdict).collect();
     let settle = settle_all(claim, &Verdict::Delivered).into_iter().zip(verdicts);
     settle.map(|(settlement, verdict)| Settlement { verdict, ..settlement }).collect()
@@ -106,7 +106,7 @@ async fn a_head_that_cannot_go_holds_its_strand_and_no_other() {
     for (strategy, single) in WAYS {
         let table = Table::new(Shape::Ordered).await;
         let store = table.in_order(BLOCK, strategy, single);
-        let later = |n| event(TOPIC, n).aggregate("thing", "later").delay(Duration::from_secs(3600));
+        let later = |n| event(TOPIC, n).aggregate("thing", "later").delay(Duration::from_hours(1));
         enqueue(&table, vec![later(0).build().unwrap(), of("later", 1)]).await;
         let other = |n| event(OTHER, n).aggregate("thing", "other").build().unwrap();
         enqueue(
