@@ -13,6 +13,7 @@ pages! {
     embedding: "book/embedding.md",
     hot_path: "book/hot-path.md",
     in_process: "book/in-process.md",
+    ordering: "book/ordering.md",
     rust: "book/rust.md",
     testing: "book/testing.md",
 }

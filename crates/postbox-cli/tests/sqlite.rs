@@ -142,6 +142,34 @@ fn from_nothing_to_a_delivered_event() {
 }
 
 #[test]
+fn a_blocked_aggregate_is_seen_and_freed() {
+    let folder = Folder::new();
+    for n in 1..=3 {
+        folder.ok(&format!("enqueue --topic {TOPIC} --payload {n}"));
+    }
+    folder.sql(&format!(
+        "UPDATE {TABLE} SET aggregate_type = 'order', aggregate_id = iif(sequence < 3, '7', '8')"
+    ));
+    folder.sql(&format!("UPDATE {TABLE} SET dead_at = {NOW}, last_error = 'HTTP 410' WHERE sequence = 1"));
+    let order = ["--ordering", "aggregate"];
+    let mut relay = folder.relay(&order);
+    eventually_blocking("the other aggregate", LONG, || folder.delivered().len() == 1);
+    assert_eq!(folder.delivered()[0]["sequence"], 3);
+    assert!(folder.ok("status").contains("  blocked 1"), "{}", folder.ok("status"));
+    assert_eq!(folder.json("status")["tables"][0]["counts"]["blocked"], 1);
+    // `--dead-retention` is not for what others wait behind.
+    folder.sql(&format!("UPDATE {TABLE} SET dead_at = 1 WHERE sequence = 1"));
+    folder.ok("clean --cleaner-dead-retention 1s");
+    folder.ok("dead replay --all --yes");
+    eventually_blocking("both", LONG, || folder.delivered().len() == 3);
+    let sequences: Vec<_> = folder.delivered().iter().map(|line| line["sequence"].as_i64()).collect();
+    assert_eq!(sequences, [Some(3), Some(1), Some(2)]);
+    relay.sigterm();
+    assert!(relay.wait(LONG).success());
+    assert!(!folder.ok("status").contains("blocked"));
+}
+
+#[test]
 fn every_command_speaks_json() {
     let folder = Folder::new();
     let [sent, dead] = ["00000000-0000-7000-8000-000000000002", "00000000-0000-7000-8000-000000000003"];

@@ -94,9 +94,9 @@ pub use postbox_core::{HotPath, Postbox, PostboxBuilder, PostboxPool, embed};
 
 // Running a relay, and looking after its table.
 pub use postbox_core::{
-    Backoff, Cleaner, Code, DeadCause, DeadEvent, DeadFilter, DeadLetters, Inspect, Pattern, PatternError,
-    Relay, RelayBuilder, RelayError, RelayHandle, RelayHealth, RunReport, Settings, Store, StoreError,
-    StoreErrorKind, TableCounts, TableRelay,
+    Backoff, Cleaner, Code, DeadCause, DeadEvent, DeadFilter, DeadLetters, Inspect, OnDead, Order, Pattern,
+    PatternError, Relay, RelayBuilder, RelayError, RelayHandle, RelayHealth, RunReport, Settings, Store,
+    StoreError, StoreErrorKind, TableCounts, TableRelay,
 };
 
 // For tests, metrics, and whoever implements a store or a sink.

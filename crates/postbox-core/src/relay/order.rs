@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Strands {
     order: Order,
-    strands: HashMap<i64, Strand>,
+    at_work: HashMap<i64, Strand>,
     /// Events that wait behind the first of their strand, in all strands.
     waiting: usize,
     /// When it was last looked for one that is slow.
@@ -53,7 +53,7 @@ enum Then {
 
 impl Strands {
     pub(super) fn new(order: Order) -> Self {
-        Self { order, strands: HashMap::new(), waiting: 0, looked: Instant::now() }
+        Self { order, at_work: HashMap::new(), waiting: 0, looked: Instant::now() }
     }
 
     /// The strand that an event has to keep to.
@@ -80,7 +80,7 @@ impl Strands {
 
     /// Takes out those that wait behind the first.
     fn take_waiting(&mut self, strand: i64) -> VecDeque<(usize, Item)> {
-        let waiting = self.strands.get_mut(&strand).map(|strand| std::mem::take(&mut strand.waiting));
+        let waiting = self.at_work.get_mut(&strand).map(|strand| std::mem::take(&mut strand.waiting));
         let waiting = waiting.unwrap_or_default();
         self.waiting -= waiting.len();
         waiting
@@ -89,12 +89,12 @@ impl Strands {
     /// Takes out a strand whose first this is.
     fn remove(&mut self, strand: i64) -> VecDeque<(usize, Item)> {
         let waiting = self.take_waiting(strand);
-        self.strands.remove(&strand);
+        self.at_work.remove(&strand);
         waiting
     }
 
     fn is_first(&self, strand: i64, key: &HeldKey) -> bool {
-        self.strands.get(&strand).is_some_and(|strand| strand.first == *key)
+        self.at_work.get(&strand).is_some_and(|strand| strand.first == *key)
     }
 }
 
@@ -106,12 +106,12 @@ impl<S: Store> Engine<S> {
         if let Some(held) = self.held.get_mut(&key) {
             held.strand = Some(number);
         }
-        if let Some(strand) = self.strands.strands.get_mut(&number) {
+        if let Some(strand) = self.strands.at_work.get_mut(&number) {
             strand.waiting.push_back((lane, item));
             self.strands.waiting += 1;
         } else {
             let strand = Strand { first: key, since: Instant::now(), waiting: VecDeque::new() };
-            self.strands.strands.insert(number, strand);
+            self.strands.at_work.insert(number, strand);
             self.lanes[lane].push(item);
         }
     }
@@ -146,9 +146,9 @@ impl<S: Store> Engine<S> {
     /// The next of a strand becomes its first.
     fn go_on(&mut self, number: i64) {
         let stays = self.stopping || self.standing != Standing::Active || self.suspects.turn;
-        let Some(strand) = self.strands.strands.get_mut(&number) else { return };
+        let Some(strand) = self.strands.at_work.get_mut(&number) else { return };
         let Some((lane, item)) = strand.waiting.pop_front() else {
-            self.strands.strands.remove(&number);
+            self.strands.at_work.remove(&number);
             return;
         };
         self.strands.waiting -= 1;
@@ -159,10 +159,9 @@ impl<S: Store> Engine<S> {
             return self.lanes[lane].push(item);
         }
         let waiting = self.strands.remove(number);
-        let (after, reason) = match down {
-            true => (self.lanes[lane].put_off(Instant::now()), self.lanes[lane].down(&self.settings)),
-            false => (None, None),
-        };
+        let lane = &self.lanes[lane];
+        let put_off = down.then(|| (lane.put_off(Instant::now()), lane.down(&self.settings)));
+        let (after, reason) = put_off.unwrap_or_default();
         self.finish(Outcome::put_off(item.lease, after, reason));
         self.give_back(waiting);
     }
@@ -176,9 +175,10 @@ impl<S: Store> Engine<S> {
     /// A row of a strand is no longer this relay's, and was let go: what waits here of the strand goes back. It could
     /// overtake what another relay dispatches now.
     pub(super) fn strand_lost(&mut self, strand: i64, lost: &HeldKey) {
-        let mut waiting = match self.strands.is_first(strand, lost) {
-            true => self.strands.remove(strand),
-            false => self.strands.take_waiting(strand),
+        let mut waiting = if self.strands.is_first(strand, lost) {
+            self.strands.remove(strand)
+        } else {
+            self.strands.take_waiting(strand)
         };
         waiting.retain(|(_, item)| key(&item.lease) != *lost);
         self.give_back(waiting);
@@ -201,7 +201,7 @@ impl<S: Store> Engine<S> {
     /// A lane is down: its events do not wait behind those of other lanes, so that it can be probed.
     pub(super) fn release_waiting_for(&mut self, down: usize) {
         let mut back = VecDeque::new();
-        for strand in self.strands.strands.values_mut() {
+        for strand in self.strands.at_work.values_mut() {
             if let Some(from) = strand.waiting.iter().position(|(lane, item)| *lane == down && !item.probe) {
                 back.extend(strand.waiting.drain(from..));
             }
@@ -215,7 +215,7 @@ impl<S: Store> Engine<S> {
             return;
         }
         let mut back = VecDeque::new();
-        for strand in self.strands.strands.values_mut() {
+        for strand in self.strands.at_work.values_mut() {
             if which(strand, strand.waiting.len()) {
                 back.append(&mut strand.waiting);
             }

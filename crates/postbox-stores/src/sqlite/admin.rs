@@ -168,7 +168,7 @@ impl Inspect for SqliteAdmin {
             locked: number(1)?,
             scheduled: number(2)?,
             dead: number(3)?,
-            blocked: 0,
+            blocked: number(8)?,
             oldest_pending_age: Duration::from_micros(number(4)?),
             published_per_second: row.try_get(7).map_err(classify)?,
             estimated: row.try_get(5).map_err(classify)?,
@@ -222,7 +222,7 @@ impl SweepCount for SqliteAdmin {
         let looked = self.0.looked().await?;
         let sql = looked.template.fill(
             "SELECT (SELECT count(*) FROM {{table}} {{by_published}} WHERE published_at < ?1),
-                    (SELECT count(*) FROM {{table}} {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL)",
+                    (SELECT count(*) FROM {{table}} AS t {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL AND NOT {{kept}})",
         );
         let mut link = self.0.reader().await?;
         let query = sqlx::query(AssertSqlSafe(sql));

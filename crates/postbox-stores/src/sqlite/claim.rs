@@ -4,13 +4,14 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing};
-use postbox_core::{Code, StoreError, StoreErrorKind, Topic};
+use postbox_core::{Code, Order, StoreError, StoreErrorKind, Topic};
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use super::clock::{from_micros, micros, now, span};
 use super::error::{classify, within};
 use super::leader::Lead;
 use super::lease::Candidate;
+use super::ordered::Ordered;
 use super::patience::OPERATION_LIMIT;
 use super::store::{Inner, Opened};
 use crate::cursor::{Cursor, Key, START, just_before};
@@ -20,11 +21,17 @@ use crate::cursor::{Cursor, Key, START, just_before};
 pub(super) struct ClaimState {
     pub(super) lead: Option<Lead>,
     cursor: Cursor,
+    /// Where order is kept.
+    ordered: Option<Ordered>,
 }
 
 impl ClaimState {
-    pub(super) fn new() -> Self {
-        Self { lead: None, cursor: Cursor::new() }
+    pub(super) fn new(order: Order) -> Self {
+        let ordered = match order {
+            Order::None => None,
+            Order::Aggregate(on_dead) => Some(Ordered::new(on_dead)),
+        };
+        Self { lead: None, cursor: Cursor::new(), ordered }
     }
 }
 
@@ -55,6 +62,12 @@ impl Inner {
         if standing != Standing::Active || request.limit == 0 {
             reader.keep();
             return Ok(Claim { standing, paused, ..Claim::default() });
+        }
+        if let Some(ordered) = &mut state.ordered {
+            reader.keep();
+            let mut claim = Claim { standing, ..Claim::default() };
+            self.claim_in_order(ordered, opened, &request, &mut claim).await?;
+            return Ok(claim);
         }
         let picked = pick(&mut state, &mut reader.connection, opened, &request).await?;
         reader.keep();

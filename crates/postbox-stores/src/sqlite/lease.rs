@@ -39,11 +39,21 @@ impl Candidate {
 }
 
 /// Which rows were leased.
-enum Leased {
+pub(super) enum Leased {
     /// All, and each has had so many attempts now.
     All(i64),
     /// These, with their attempts.
     Some(HashMap<i64, i64>),
+}
+
+impl Leased {
+    /// How many attempts a row has had now, if it was leased.
+    pub(super) fn attempts(&self, sequence: i64) -> Option<i64> {
+        match self {
+            Self::All(attempts) => Some(*attempts),
+            Self::Some(rows) => rows.get(&sequence).copied(),
+        }
+    }
 }
 
 impl Inner {
@@ -63,24 +73,29 @@ impl Inner {
         if rows.is_empty() {
             return Ok(());
         }
-        let token: Arc<str> = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
+        let token = self.token();
         // First: what cannot be read must not be leased.
         let contents = self.contents(opened, &rows).await?;
         let (at, leased) = self.lease(opened, request, &rows, &token).await?;
         for content in contents {
-            let attempts = match &leased {
-                Leased::All(attempts) => Some(attempts),
-                Leased::Some(rows) => rows.get(&content.sequence),
-            };
-            if let Some(attempts) = attempts {
-                content.leased(&token, at, *attempts, claim);
+            if let Some(attempts) = leased.attempts(content.sequence) {
+                content.leased(&token, at, attempts, None, claim);
             }
         }
         claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
         Ok(())
     }
 
-    async fn contents(&self, opened: &Opened, rows: &[Candidate]) -> Result<Vec<Content>, StoreError> {
+    /// A token for one claim.
+    pub(super) fn token(&self) -> Arc<str> {
+        format!("{}/{}", self.holder, Uuid::new_v4().simple()).into()
+    }
+
+    pub(super) async fn contents(
+        &self,
+        opened: &Opened,
+        rows: &[Candidate],
+    ) -> Result<Vec<Content>, StoreError> {
         let mut contents = Vec::with_capacity(rows.len());
         let mut reader = self.reader.take().await?;
         let read = async {
@@ -99,7 +114,7 @@ impl Inner {
     }
 
     /// Leases rows; answers when, and which.
-    async fn lease(
+    pub(super) async fn lease(
         &self,
         opened: &Opened,
         request: &ClaimRequest,
@@ -143,7 +158,7 @@ impl Inner {
     }
 
     /// Exhausted rows die.
-    async fn bury(
+    pub(super) async fn bury(
         &self,
         opened: &Opened,
         request: &ClaimRequest,

@@ -17,12 +17,19 @@ pub use crate::plan::{Plan, Step, StepLock};
 pub use crate::print::Format;
 
 /// The indexes of a table: the end of the name, what kind, the columns, and what the predicate must hold.
-const INDEXES: [(&str, &str, &str, &str); 5] = [
+const INDEXES: [(&str, &str, &str, &str); 7] = [
     ("event_id_key", "UNIQUE INDEX", "(event_id)", ""),
     ("pending_by_available", "INDEX", "(available_at, sequence)", "published_at IS NULL AND dead_at IS NULL"),
     ("published_by_time", "INDEX", "(published_at, sequence)", "published_at IS NOT NULL"),
     ("tenant_published", "INDEX", "(tenant_id, published_at, sequence)", ""),
     ("dead_by_time", "INDEX", "(dead_at, sequence)", "dead_at IS NOT NULL"),
+    ("unpublished_by_sequence", "INDEX", "(sequence)", "published_at IS NULL"),
+    (
+        "dead_by_aggregate",
+        "INDEX",
+        "(aggregate_id, aggregate_type, tenant_id, sequence)",
+        "dead_at IS NOT NULL",
+    ),
 ];
 
 /// The time for a plain INSERT: whole milliseconds, exact, in every version that has STRICT tables.

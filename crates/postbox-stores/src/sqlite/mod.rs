@@ -49,6 +49,7 @@
 //! long, keeps the log from being emptied: it grows until that transaction ends.
 
 mod admin;
+mod ahead;
 mod browse;
 mod claim;
 mod clock;
@@ -62,6 +63,7 @@ mod lease;
 mod link;
 mod list;
 pub mod migrate;
+mod ordered;
 mod patience;
 #[cfg(test)]
 mod plans;

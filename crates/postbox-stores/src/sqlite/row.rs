@@ -32,21 +32,33 @@ struct Unreadable {
 
 impl Content {
     /// Hands the row over once it is leased.
-    pub(super) fn leased(self, token: &Arc<str>, at: i64, attempts: i64, claim: &mut Claim) {
-        let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
-        let since = from_micros(at);
-        let lease = Lease { row: key_of(self.sequence), attempts, token: Arc::clone(token), since };
+    pub(super) fn leased(
+        self,
+        token: &Arc<str>,
+        at: i64,
+        attempts: i64,
+        strand: Option<i64>,
+        claim: &mut Claim,
+    ) {
+        let lease = lease(self.sequence, token, at, attempts);
+        let attempts = lease.attempts;
         match self.what {
             Ok(mut delivery) => {
                 delivery.meta.attempts = attempts;
                 let age = Duration::from_micros(u64::try_from(at.saturating_sub(self.due)).unwrap_or(0));
-                claim.rows.push(Claimed { lease, delivery, age, strand: None });
+                claim.rows.push(Claimed { lease, delivery, age, strand });
             }
             Err(Unreadable { topic, event_id, reason }) => {
                 claim.undecodable.push(Undecodable { lease, topic, event_id, reason });
             }
         }
     }
+}
+
+/// The proof that a row was claimed.
+pub(super) fn lease(sequence: i64, token: &Arc<str>, at: i64, attempts: i64) -> Lease {
+    let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
+    Lease { row: key_of(sequence), attempts, token: Arc::clone(token), since: from_micros(at) }
 }
 
 /// Numbers for SQL.

@@ -93,8 +93,17 @@ pub(super) async fn names(
         by("by_published", "published_by_time"),
         by("by_dead", "dead_by_time"),
         by("by_tenant", "tenant_published"),
+        by("by_sequence", "unpublished_by_sequence"),
+        by("by_dead_aggregate", "dead_by_aggregate"),
     ];
-    Ok(places.into_iter().fold(Template::of(table, '"'), |names, (place, text)| names.with(place, text)))
+    // On a table from before there was order nothing is blocked, and to find that out would mean to read all of it.
+    let ordered = places[4..].iter().all(|(_, text)| !text.is_empty());
+    let names =
+        places.into_iter().fold(Template::of(table, '"'), |names, (place, text)| names.with(place, text));
+    let (blocked, kept) = (include_str!("sql/blocked.sql"), include_str!("sql/kept.sql"));
+    let (blocked, kept) =
+        if ordered { (names.fill(blocked), names.fill(kept)) } else { ("0".into(), "0".into()) };
+    Ok(names.with("blocked", blocked).with("kept", kept))
 }
 
 impl TableShape {

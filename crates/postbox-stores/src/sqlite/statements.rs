@@ -9,6 +9,7 @@ pub(super) struct Statements {
     pub(super) pick_probe: String,
     pub(super) suspects_among: String,
     pub(super) content: String,
+    pub(super) ahead: String,
     pub(super) lease_unlocked: String,
     pub(super) lease_suspect: String,
     pub(super) leased: String,
@@ -58,6 +59,7 @@ impl Statements {
                     AND locked_at < ?2 AND topic IN (SELECT value FROM json_each(?3)))",
             ),
             content: base.fill(include_str!("sql/content.sql")),
+            ahead: base.fill(include_str!("sql/ahead.sql")),
             lease_unlocked: take(unlocked, lease),
             lease_suspect: take(expired, lease),
             leased: base.fill(
@@ -105,6 +107,7 @@ mod tests {
                 (s.pick_probe, vec![pending]),
                 (s.suspects_among, vec!["USING INDEX org_outbox_pending_by_available (available_at<?)"]),
                 (s.content, vec![key]),
+                (s.ahead, vec!["USING INDEX org_outbox_unpublished_by_sequence (sequence>?)"]),
                 (s.lease_unlocked, vec![key]),
                 (s.lease_suspect, vec![key]),
                 (s.leased, vec![key]),
@@ -125,7 +128,11 @@ mod tests {
                 (names.fill(include_str!("sql/guard.sql")), vec![key]),
                 (
                     names.fill(include_str!("sql/counts.sql")),
-                    vec!["org_outbox_pending_by_available", "org_outbox_dead_by_time"],
+                    vec![
+                        "org_outbox_pending_by_available",
+                        "org_outbox_dead_by_time",
+                        "org_outbox_dead_by_aggregate (aggregate_id=? AND aggregate_type=? AND tenant_id=? AND sequence<?)",
+                    ],
                 ),
             ] {
                 let plan = plan(&mut connection, &sql).await;

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use postbox_core::redact::Summary;
@@ -18,10 +18,12 @@ use tokio::sync::{Mutex, Notify, OnceCell};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::ahead::Fate;
 use super::claim::{ClaimState, data_version};
 use super::clock::{now, span};
 use super::error::classify;
 use super::link::Link;
+use super::ordered::expect_order;
 use super::row::{array, key_of, sequence_of};
 use super::schema::{TableShape, in_main, names};
 use super::statements::Statements;
@@ -52,6 +54,10 @@ pub(super) struct Inner {
     pub(super) order: Order,
     pub(super) opened: OnceCell<Opened>,
     pub(super) state: Mutex<ClaimState>,
+    /// What became of rows since the last claim, where order is kept.
+    pub(super) news: std::sync::Mutex<Vec<(i64, Fate)>>,
+    /// Something did.
+    turned: Notify,
     /// The version of the data that the last claim saw, as the reader counts it.
     pub(super) seen: AtomicI64,
 }
@@ -117,7 +123,9 @@ impl SqliteStoreBuilder {
             leader_ttl: self.leader_ttl,
             order: self.order,
             opened: OnceCell::new(),
-            state: Mutex::new(ClaimState::new()),
+            state: Mutex::new(ClaimState::new(self.order)),
+            news: std::sync::Mutex::default(),
+            turned: Notify::new(),
             seen: AtomicI64::new(0),
         }))
     }
@@ -149,6 +157,9 @@ impl Inner {
         let lock_file = format!("{}.postbox-{table}.lock", reader.file().await?);
         TableShape::expect(&mut reader.connection, &table).await?;
         let names = names(&mut reader.connection, &table).await?;
+        if self.order != Order::None {
+            expect_order(&names, &table)?;
+        }
         reader.keep();
         self.writer.expect_writable().await?;
         Ok(Opened {
@@ -179,7 +190,7 @@ impl Inner {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
-        let lost = if let Some(claims) = claims_of(settlements) {
+        let lost: Vec<Uuid> = if let Some(claims) = claims_of(settlements) {
             self.settle_delivered(opened, &claims).await?
         } else {
             let leases = settlements.iter().map(|settlement| &settlement.lease);
@@ -187,6 +198,12 @@ impl Inner {
             let lost = self.fenced(&opened.statements.settle, document, leases).await?;
             lost.iter().map(|lease| lease.row).collect()
         };
+        if self.order != Order::None {
+            self.tell(settlements.iter().map(|settlement| {
+                let sequence = sequence_of(settlement.lease.row);
+                (sequence, if lost.contains(&settlement.lease.row) { Fate::Lost } else { fate(settlement) })
+            }));
+        }
         Ok(Settled { lost, ..Settled::default() })
     }
 
@@ -231,6 +248,12 @@ impl Inner {
         let opened = self.opened().await?;
         let lost = self.fenced(&opened.statements.extend, fence(leases.iter()), leases.iter()).await?;
         Ok(lost.into_iter().cloned().collect())
+    }
+
+    /// Remembers what became of rows, for the next claim.
+    fn tell(&self, news: impl Iterator<Item = (i64, Fate)>) {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).extend(news);
+        self.turned.notify_one();
     }
 
     /// Whether another connection has committed since the last claim looked.
@@ -315,6 +338,20 @@ fn verdict(settlement: &Settlement) -> Value {
     ])
 }
 
+/// What a settlement means for the row's place in its strand.
+fn fate(settlement: &Settlement) -> Fate {
+    let until = |after: Duration| now().saturating_add(span(after).min(MAX_WAIT));
+    let attempts = i64::from(settlement.lease.attempts);
+    match &settlement.verdict {
+        Verdict::Delivered => Fate::Delivered,
+        Verdict::Dead { .. } => Fate::Dead,
+        Verdict::Retry { after, .. } => Fate::Back { attempts, until: Some(until(*after)) },
+        Verdict::Release { after, .. } => {
+            Fate::Back { attempts: (attempts - 1).max(0), until: after.map(until) }
+        }
+    }
+}
+
 /// A thousand years: added to a time, it is still one.
 const MAX_WAIT: i64 = 1000 * 366 * 86_400 * 1_000_000;
 
@@ -343,6 +380,12 @@ impl Store for SqliteStore {
         self.0.extend(&leases).await
     }
 
+    fn forget(&self, leases: &[Lease]) {
+        if self.0.order != Order::None {
+            self.0.tell(leases.iter().map(|lease| (sequence_of(lease.row), Fate::Lost)));
+        }
+    }
+
     /// Looks for commits of others, in this process and in any other, a hundred times a second.
     async fn wait(&self, at_most: Duration) {
         let until = Instant::now() + at_most;
@@ -350,6 +393,8 @@ impl Store for SqliteStore {
             tokio::select! {
                 () = tokio::time::sleep_until(until.min(Instant::now() + LOOK)) => {}
                 () = COMMITTED.notified() => {}
+                // What was behind a row that is settled now can be claimed.
+                () = self.0.turned.notified() => return,
             }
             if Instant::now() >= until {
                 return;

@@ -73,6 +73,7 @@ async fn an_older_table_is_upgraded_in_place_and_refused_until_then() {
     table
         .sql(
             "DROP VIEW org_outbox_status; DROP INDEX org_outbox_dead_by_time; DROP INDEX org_outbox_pending_by_available;
+             DROP INDEX org_outbox_dead_by_aggregate; DROP INDEX org_outbox_unpublished_by_sequence;
              ALTER TABLE org_outbox DROP COLUMN dead_at; ALTER TABLE org_outbox DROP COLUMN sinks_done;
              CREATE INDEX org_outbox_pending_by_available ON org_outbox (available_at) WHERE published_at IS NULL",
         )

@@ -119,9 +119,9 @@ pub async fn a_retry_holds_back_the_rest_of_its_aggregate<S: Subject>(subject: &
     let tenant = event(TOPIC, 1).aggregate("thing", "a").tenant(uuid::Uuid::from_u128(7)).build().unwrap();
     let alike = enqueue(subject, vec![kind, tenant]).await;
     let bad = mine[1];
-    let sink = Scripted::new(move |d| match d.meta.event_id == bad && d.meta.attempts < 3 {
-        true => Act::Retry,
-        false => Act::Ok,
+    let sink = Scripted::new(move |d| {
+        let fails = d.meta.event_id == bad && d.meta.attempts < 3;
+        if fails { Act::Retry } else { Act::Ok }
     });
     let settings = Settings { backoff: postbox_core::Backoff::fixed(Duration::from_hours(1)), ..quick() };
     let relay = start(subject, BLOCK, &sink, settings);
@@ -384,9 +384,9 @@ pub async fn a_long_and_slow_aggregate_holds_up_nobody<S: Subject>(subject: &S) 
         enqueue(subject, some_of(aggregate, 100)).await;
     }
     let others = enqueue(subject, (0..100).map(|n| of(&format!("quick-{}", n % 20), n)).collect()).await;
-    let sink = Scripted::new(|d| match aggregate_of(d).starts_with("slow") {
-        true => Act::Slow(Duration::from_secs(3)),
-        false => Act::Ok,
+    let sink = Scripted::new(|d| {
+        let slow = aggregate_of(d).starts_with("slow");
+        if slow { Act::Slow(Duration::from_secs(3)) } else { Act::Ok }
     });
     let settings = Settings {
         batch_size: 20,

@@ -94,7 +94,7 @@ impl Dispatcher for Watch {
         let at_work: Vec<AtWork> = batch.iter().map(|delivery| self.begin(delivery)).collect();
         for (index, (delivery, at_work)) in batch.iter().zip(at_work).enumerate() {
             let outcome = self.pass(delivery).await;
-            // Whoever hears of it may send the next of its aggregate, while the rest of this batch is under way.
+            // As soon as this is known, the next of the aggregate may begin.
             drop(at_work);
             receipts.record(index, outcome);
         }

@@ -89,10 +89,8 @@ fn a_kubernetes_service_called_outbox_relay_does_no_harm() {
 #[test]
 fn what_this_version_cannot_do_is_refused() {
     for (name, value) in [
-        ("OUTBOX_RELAY_CLAIM", "owner"),
         ("OUTBOX_RELAY_HISTORY", "move"),
         ("OUTBOX_RELAY_HISTORY", "none"),
-        ("OUTBOX_RELAY_ORDERING", "aggregate"),
         ("OUTBOX_RELAY_TENANTS", "11111111-1111-4111-8111-111111111111"),
         ("OUTBOX_RELAY_FAIR_TENANTS", "1"),
     ] {
@@ -100,15 +98,17 @@ fn what_this_version_cannot_do_is_refused() {
         assert!(error.contains("is not in this version") && error.contains("unset"), "{error}");
     }
     assert_eq!(
-        Start::default().flags(["--claim", "owner"]).error(UNSUPPORTED),
-        "error[OUTBOX_CONFIG_UNSUPPORTED]: relay.claim = \"owner\" is not in this version (from --claim)\n  \
-         next: give --claim auto or lease, or leave it unset      more: postbox explain OUTBOX_CONFIG_UNSUPPORTED"
+        Start::default().flags(["--fair-tenants=true"]).error(UNSUPPORTED),
+        "error[OUTBOX_CONFIG_UNSUPPORTED]: relay.fair_tenants = \"true\" is not in this version (from --fair-tenants)\n  \
+         next: give --fair-tenants false, or leave it unset      more: postbox explain OUTBOX_CONFIG_UNSUPPORTED"
     );
     for (name, value) in [
         ("OUTBOX_RELAY_CLAIM", "auto"),
         ("OUTBOX_RELAY_CLAIM", "lease"),
+        ("OUTBOX_RELAY_CLAIM", "owner"),
         ("OUTBOX_RELAY_HISTORY", "keep"),
         ("OUTBOX_RELAY_ORDERING", "none"),
+        ("OUTBOX_RELAY_ORDERING", "aggregate"),
         ("OUTBOX_RELAY_FAIR_TENANTS", "0"),
     ] {
         Start::default().env(name, value).config();
@@ -167,7 +167,7 @@ fn everything_that_is_wrong_is_reported_at_once() {
     let start = file("colour = 1\nsink = \"nobody\"\n[relay]\nlock_ttl = \"10s\"\nmax_attempts = 0\n")
         .env("OUTBOX_RELAY_BATCH_SIZE", "many")
         .env("OUTBOX_RELAY_COLOUR", "1")
-        .flags(["--claim", "owner"]);
+        .flags(["--fair-tenants=true"]);
     let errors = start.errors();
     let seen = |code: &str, text: &str| {
         assert!(
@@ -181,7 +181,7 @@ fn everything_that_is_wrong_is_reported_at_once() {
     seen(INVALID, "relay.max_attempts = \"0\" is out of range (from postbox.toml:5)");
     seen(INVALID, "relay.lock_ttl = 10s is less than 1.5 × relay.dispatch_timeout = 30s");
     seen(INVALID, "sink = \"nobody\" is not in [sinks]");
-    seen(UNSUPPORTED, "relay.claim");
+    seen(UNSUPPORTED, "relay.fair_tenants");
     assert_eq!(errors.len(), 7, "{errors:#?}");
     let json = start.load().unwrap_err().to_json();
     assert_eq!(json["errors"].as_array().unwrap().len(), 7);

@@ -26,5 +26,6 @@ SELECT count(*) FILTER (WHERE NOT scheduled),
        ) END,
        -- Published per second, of late: over ten seconds, or over the time that as many as the bound took.
        (SELECT count(*) / CASE WHEN count(*) < ?2 THEN 10.0 ELSE max((?1 - min(published_at)) / 1e6, 0.001) END
-        FROM (SELECT published_at FROM {{table}} {{by_published}} WHERE published_at > ?1 - 10000000 ORDER BY published_at DESC LIMIT ?2))
+        FROM (SELECT published_at FROM {{table}} {{by_published}} WHERE published_at > ?1 - 10000000 ORDER BY published_at DESC LIMIT ?2)),
+       {{blocked}}
 FROM waiting

@@ -6,7 +6,7 @@ WHERE sequence IN (
     )
     UNION ALL
     SELECT sequence FROM (
-        SELECT sequence FROM {{table}} {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL
+        SELECT sequence FROM {{table}} AS t {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL AND NOT {{kept}}
         ORDER BY dead_at, sequence LIMIT ?3
     )
     LIMIT ?3

@@ -1,0 +1,467 @@
+//! [`Ahead`]: what a relay knows of the rows that wait, where the events of an aggregate go in order.
+//!
+//! Rows are read in order of `sequence`, also those that cannot be claimed now. So whoever looks at a row has seen all that is
+//! before it in its strand: nothing commits behind a sequence that was read, since SQLite has one writer. Dead rows are read,
+//! too: one that is replayed behind the back of the reader must not be overtaken. An index by aggregate would tell the same, but
+//! cost as much at every settle as all the rest of it, since its pages lie everywhere.
+//!
+//! All of this can be wrong a moment later. That costs time only: a lease is given by the row's state in the table, and a run
+//! whose row could not be had ends there. What is not known here any more is read again by the next sweep.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use postbox_core::OnDead;
+
+use super::lease::Candidate;
+
+/// So many rows are remembered; beyond, what cannot be claimed anyway is forgotten until the next sweep.
+const MOST_ROWS: usize = 50_000;
+/// Then, so many of one strand.
+const MOST_OF_ONE: usize = 1_000;
+/// How many of one strand are claimed at first, so that many strands share a batch and what runs at a time.
+const SHORT_RUN: usize = 10;
+/// How many, while others wait.
+const LONG_RUN: usize = 50;
+
+/// A row that waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) sequence: i64,
+    available_at: i64,
+    pub(super) attempts: i64,
+    /// Its lease ran out.
+    expired: bool,
+    bytes: usize,
+    /// A number for its topic.
+    topic: u64,
+    /// The number of its strand; one without an aggregate has a strand of its own.
+    pub(super) strand: i64,
+    /// Whether it has an aggregate.
+    pub(super) bound: bool,
+}
+
+/// What a look at the table says of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) row: Row,
+    /// Somebody has it.
+    locked: bool,
+    /// It does not wait, but may hold back those that do.
+    dead: bool,
+}
+
+/// What became of a row that was claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It arrived.
+    Delivered,
+    /// It waits again, with so many attempts; until then, if it is to be later.
+    Back {
+        attempts: i64,
+        until: Option<i64>,
+    },
+    Dead,
+    /// It is another relay's, or nobody knows.
+    Lost,
+}
+
+/// The rows of one strand that wait, in order.
+#[derive(Debug, Default)]
+struct Strand {
+    rows: VecDeque<Row>,
+    /// How many are claimed by this relay and not settled.
+    claimed: usize,
+    /// The last of these.
+    last_claimed: i64,
+    /// There are more that are not known here.
+    cut: bool,
+    /// It stands in one of the queues.
+    queued: bool,
+}
+
+/// What a claim wants.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) now: i64,
+    pub(super) limit: usize,
+    pub(super) max_bytes: usize,
+    pub(super) max_attempts: i64,
+    /// Topics that are left out.
+    pub(super) exclude: &'a HashSet<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Ahead {
+    on_dead: OnDead,
+    strands: HashMap<i64, Strand>,
+    /// Nothing of these can be claimed before the next sweep.
+    closed: HashSet<i64>,
+    /// Rows that this relay has claimed.
+    claimed: HashMap<i64, Row>,
+    /// Strands whose first row can be claimed, as far as is known.
+    ready: VecDeque<i64>,
+    /// Those whose first row was left behind by a relay that died.
+    suspects: VecDeque<i64>,
+    /// Those whose first row has a topic that is left out, by topic.
+    parked: HashMap<u64, VecDeque<i64>>,
+    /// Those whose first row is for later.
+    asleep: BinaryHeap<Reverse<(i64, i64)>>,
+    rows: usize,
+    /// The last sequence that was read.
+    pub(super) cursor: i64,
+    /// Rows were forgotten, and nothing else is in the way of them.
+    pub(super) hungry: bool,
+}
+
+/// A number for some text, the same in every claim.
+pub(super) fn number(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The number of a topic, as the table tells it.
+pub(super) fn topic_number(topic: &str) -> u64 {
+    use std::fmt::Write as _;
+    let mut hex = String::with_capacity(topic.len() * 2);
+    for byte in topic.bytes() {
+        let _ = write!(hex, "{byte:02X}");
+    }
+    number(&hex)
+}
+
+impl Row {
+    /// The same for those who lease it.
+    pub(super) fn candidate(&self, suspect: bool) -> Candidate {
+        let Self { sequence, available_at, attempts, bytes, .. } = *self;
+        Candidate { sequence, available_at, attempts, suspect, bytes }
+    }
+}
+
+impl Seen {
+    /// Reads the answer of `ahead.sql`.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let mut parts = text.split(' ');
+        let mut next = || parts.next()?.parse::<i64>().ok();
+        let (sequence, available_at, attempts) = (next()?, next()?, next()?);
+        let (lock, bytes, dead) = (next()?, usize::try_from(next()?).ok()?, next()? != 0);
+        let (topic, aggregate) = (parts.next()?, parts.next()?);
+        let bound = aggregate != "-";
+        // Two strands with one number are only slower; those of single rows are below zero.
+        let strand = if bound { (number(aggregate) >> 1).cast_signed() } else { sequence.saturating_neg() };
+        let (expired, topic) = (lock == 1, number(topic));
+        let row = Row { sequence, available_at, attempts, expired, bytes, topic, strand, bound };
+        Some(Self { row, locked: lock == 2, dead })
+    }
+}
+
+impl Strand {
+    fn claim(&mut self, row: &Row) {
+        self.last_claimed =
+            if self.claimed == 0 { row.sequence } else { self.last_claimed.max(row.sequence) };
+        self.claimed += 1;
+    }
+
+    /// Whether it has rows, and all that are claimed are before this one. Those that wait are: rows are read in order.
+    fn goes_on_before(&self, sequence: i64) -> bool {
+        match self.claimed {
+            0 => !self.rows.is_empty(),
+            _ => self.last_claimed < sequence,
+        }
+    }
+}
+
+impl Ahead {
+    pub(super) fn new(on_dead: OnDead) -> Self {
+        Self {
+            on_dead,
+            strands: HashMap::new(),
+            closed: HashSet::new(),
+            claimed: HashMap::new(),
+            ready: VecDeque::new(),
+            suspects: VecDeque::new(),
+            parked: HashMap::new(),
+            asleep: BinaryHeap::new(),
+            rows: 0,
+            cursor: i64::MIN,
+            hungry: false,
+        }
+    }
+
+    /// Begins again at the start. What is claimed is still claimed.
+    pub(super) fn restart(&mut self) {
+        let claimed = std::mem::take(&mut self.claimed);
+        *self = Self::new(self.on_dead);
+        for row in claimed.values() {
+            self.strands.entry(row.strand).or_default().claim(row);
+        }
+        self.claimed = claimed;
+    }
+
+    /// Whether anything is known that can be claimed now.
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Whether there is something that a relay left behind when it died, of a topic that counts.
+    pub(super) fn has_suspects(&self, counts: impl Fn(u64) -> bool) -> bool {
+        let first = |strand: &i64| self.strands.get(strand)?.rows.front();
+        self.suspects.iter().filter_map(first).any(|row| counts(row.topic))
+    }
+
+    /// Takes in rows in the order in which they were read.
+    pub(super) fn take_in(&mut self, seen: impl Iterator<Item = Seen>, now: i64) {
+        for Seen { row, locked, dead } in seen {
+            self.cursor = row.sequence;
+            if self.claimed.contains_key(&row.sequence) {
+                if locked {
+                    continue;
+                }
+                // Settled a moment ago, or given up by whoever claimed it here.
+                self.claimed.remove(&row.sequence);
+                if let Some(strand) = self.strands.get_mut(&row.strand) {
+                    strand.claimed = strand.claimed.saturating_sub(1);
+                }
+            }
+            let passed = dead && (self.on_dead == OnDead::Skip || !row.bound);
+            if passed || self.closed.contains(&row.strand) {
+                continue;
+            }
+            if locked || dead {
+                // What is before it may go on, nothing behind it; not even what was claimed here and comes back.
+                match self.strands.get_mut(&row.strand) {
+                    Some(strand) if strand.goes_on_before(row.sequence) => strand.cut = true,
+                    _ => self.close(row.strand),
+                }
+                continue;
+            }
+            let strand = self.strands.entry(row.strand).or_default();
+            if !strand.cut {
+                strand.rows.push_back(row);
+                self.rows += 1;
+                self.queue(row.strand, now);
+            }
+        }
+        if self.rows > MOST_ROWS {
+            self.forget_some();
+        }
+    }
+
+    /// Puts a strand where its first row belongs.
+    fn queue(&mut self, number: i64, now: i64) {
+        let Some(strand) = self.strands.get_mut(&number) else { return };
+        if strand.queued || strand.claimed > 0 {
+            return;
+        }
+        let Some(first) = strand.rows.front() else {
+            if strand.cut {
+                self.hungry = true;
+                self.close(number);
+            } else {
+                self.strands.remove(&number);
+            }
+            return;
+        };
+        strand.queued = true;
+        if first.expired {
+            self.suspects.push_back(number);
+        } else if first.available_at > now {
+            self.asleep.push(Reverse((first.available_at, number)));
+        } else {
+            self.ready.push_back(number);
+        }
+    }
+
+    /// Nothing of a strand can be claimed until it is looked at again.
+    fn close(&mut self, number: i64) {
+        if let Some(strand) = self.strands.remove(&number) {
+            self.rows -= strand.rows.len();
+        }
+        self.closed.insert(number);
+    }
+
+    /// Too many rows are known that cannot be claimed.
+    fn forget_some(&mut self) {
+        let waiting: HashSet<i64> = self.ready.iter().chain(&self.suspects).copied().collect();
+        let idle = |(number, strand): (&i64, &Strand)| {
+            (strand.claimed == 0 && !waiting.contains(number)).then_some(*number)
+        };
+        let idle: Vec<i64> = self.strands.iter().filter_map(idle).collect();
+        for number in idle {
+            self.close(number);
+        }
+        (self.parked, self.asleep) = (HashMap::new(), BinaryHeap::new());
+        for strand in self.strands.values_mut() {
+            if strand.rows.len() > MOST_OF_ONE {
+                self.rows -= strand.rows.len() - MOST_OF_ONE;
+                strand.rows.truncate(MOST_OF_ONE);
+                strand.cut = true;
+            }
+        }
+    }
+
+    /// What became of a row that was claimed.
+    pub(super) fn settled(&mut self, sequence: i64, fate: Fate, now: i64) {
+        let Some(mut row) = self.claimed.remove(&sequence) else { return };
+        let Some(strand) = self.strands.get_mut(&row.strand) else { return };
+        strand.claimed = strand.claimed.saturating_sub(1);
+        match fate {
+            Fate::Delivered => {}
+            Fate::Dead if self.on_dead == OnDead::Skip || !row.bound => {}
+            Fate::Dead | Fate::Lost => return self.close(row.strand),
+            Fate::Back { attempts, until } => {
+                row.attempts = attempts;
+                row.expired = false;
+                row.available_at = until.unwrap_or(row.available_at);
+                let place = strand.rows.partition_point(|other| other.sequence < sequence);
+                strand.rows.insert(place, row);
+                self.rows += 1;
+            }
+        }
+        self.queue(row.strand, now);
+    }
+
+    /// Time has passed, and other topics are left out than before.
+    pub(super) fn wake(&mut self, wanted: Wanted<'_>) {
+        while let Some(Reverse((at, number))) = self.asleep.peek().copied() {
+            if at > wanted.now {
+                break;
+            }
+            self.asleep.pop();
+            self.requeue(number, wanted.now);
+        }
+        let again: Vec<u64> =
+            self.parked.keys().filter(|topic| !wanted.exclude.contains(*topic)).copied().collect();
+        for topic in again {
+            for number in self.parked.remove(&topic).unwrap_or_default() {
+                self.requeue(number, wanted.now);
+            }
+        }
+    }
+
+    fn requeue(&mut self, number: i64, now: i64) {
+        if let Some(strand) = self.strands.get_mut(&number) {
+            strand.queued = false;
+            self.queue(number, now);
+        }
+    }
+
+    /// Chooses rows to claim: a few of each strand first, then more of those that have more, then of the others.
+    pub(super) fn choose(&mut self, wanted: Wanted<'_>, chosen: &mut Vec<Row>) {
+        let mut bytes: usize = chosen.iter().map(|row| row.bytes).sum();
+        for share in [wanted.limit / 2, wanted.limit] {
+            let mut taken = Vec::new();
+            while chosen.len() < share && (chosen.is_empty() || bytes < wanted.max_bytes) {
+                let Some(number) = self.ready.pop_front() else { break };
+                if self.take(number, SHORT_RUN, wanted, chosen, &mut bytes) > 0 {
+                    taken.push(number);
+                }
+            }
+            for most in [LONG_RUN, wanted.limit] {
+                // Longer runs only for those that were begun now; what is alone may have all.
+                if most == LONG_RUN || self.ready.is_empty() {
+                    for number in &taken {
+                        self.take(*number, most, wanted, chosen, &mut bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes rows of a strand until it has so many claimed; answers how many, unless no more can be taken of it.
+    fn take(
+        &mut self,
+        number: i64,
+        most: usize,
+        wanted: Wanted<'_>,
+        chosen: &mut Vec<Row>,
+        bytes: &mut usize,
+    ) -> usize {
+        let Some(strand) = self.strands.get_mut(&number) else { return 0 };
+        strand.queued = false;
+        let mut taken = 0;
+        while let Some(row) = strand.rows.front().copied() {
+            let full = chosen.len() >= wanted.limit || (!chosen.is_empty() && *bytes >= wanted.max_bytes);
+            let tired = row.attempts >= wanted.max_attempts;
+            if strand.claimed >= most || full || row.expired || row.available_at > wanted.now {
+                break;
+            }
+            // One that has used up its attempts dies; what is behind it depends on that.
+            if wanted.exclude.contains(&row.topic) || (tired && strand.claimed > 0) {
+                break;
+            }
+            strand.rows.pop_front();
+            strand.claim(&row);
+            taken += 1;
+            *bytes = bytes.saturating_add(row.bytes);
+            self.rows -= 1;
+            self.claimed.insert(row.sequence, row);
+            chosen.push(row);
+            if tired {
+                return 0;
+            }
+        }
+        if strand.claimed == 0 {
+            match strand.rows.front() {
+                Some(row) if row.available_at <= wanted.now && wanted.exclude.contains(&row.topic) => {
+                    strand.queued = true;
+                    self.parked.entry(row.topic).or_default().push_back(number);
+                }
+                _ => self.queue(number, wanted.now),
+            }
+        }
+        taken
+    }
+
+    /// One that a relay left behind when it died, if its topic is not left out.
+    pub(super) fn choose_suspect(&mut self, exclude: &HashSet<u64>) -> Option<Row> {
+        for _ in 0..self.suspects.len() {
+            let number = self.suspects.pop_front()?;
+            let Some(strand) = self.strands.get_mut(&number) else { continue };
+            let Some(row) = strand.rows.front().copied() else { continue };
+            if exclude.contains(&row.topic) {
+                self.suspects.push_back(number);
+                continue;
+            }
+            return Some(self.take_first(number, row));
+        }
+        None
+    }
+
+    /// One of these topics that can be claimed now, to find out whether their sink is back.
+    pub(super) fn choose_probe(&mut self, topics: &HashSet<u64>, now: i64) -> Option<Row> {
+        let of_topic = |ahead: &Self, number: &i64| {
+            let row = ahead.strands.get(number)?.rows.front()?;
+            (topics.contains(&row.topic) && row.available_at <= now && !row.expired).then_some(*row)
+        };
+        for topic in topics {
+            while let Some(number) = self.parked.get_mut(topic).and_then(VecDeque::pop_front) {
+                if let Some(row) = of_topic(self, &number) {
+                    return Some(self.take_first(number, row));
+                }
+                self.requeue(number, now);
+            }
+        }
+        let place =
+            self.ready.iter().take(MOST_OF_ONE).position(|number| of_topic(self, number).is_some())?;
+        let number = self.ready.remove(place)?;
+        let row = of_topic(self, &number)?;
+        Some(self.take_first(number, row))
+    }
+
+    fn take_first(&mut self, number: i64, row: Row) -> Row {
+        if let Some(strand) = self.strands.get_mut(&number) {
+            strand.rows.pop_front();
+            strand.claim(&row);
+            strand.queued = false;
+            self.rows -= 1;
+            self.claimed.insert(row.sequence, row);
+        }
+        row
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! ④ Claim where the events of an aggregate go in order: what is known of the table is in `ahead.rs`, this reads on in it and
+//! leases what that chose.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
+use postbox_core::{Code, OnDead, StoreError, StoreErrorKind, TableName};
+use sqlx::AssertSqlSafe;
+
+use super::ahead::{Ahead, Fate, Row, Seen, Wanted, topic_number};
+use super::clock::{now, span};
+use super::error::within;
+use super::lease::Candidate;
+use super::patience::OPERATION_LIMIT;
+use super::row::{Content, lease};
+use super::store::{Inner, Opened};
+use crate::table::Template;
+
+/// How many rows are read at a time, and how many one claim reads at most: it has to end, whatever is in front.
+const CHUNK: usize = 500;
+const LOOK: usize = 2_000;
+
+/// To begin again is free below this; otherwise it may take this share of the time.
+const CHEAP: Duration = Duration::from_millis(5);
+const SHARE: u32 = 10;
+/// And not more often than this while there is enough to do.
+const OFTEN: Duration = Duration::from_secs(1);
+
+/// What a relay remembers between claims in order. All of it can be lost.
+#[derive(Debug)]
+pub(super) struct Ordered {
+    ahead: Ahead,
+    /// Everything was read since it began.
+    at_end: bool,
+    /// When the last reading of everything ended.
+    ended: Instant,
+    /// What that has cost until now, and what it did the last time.
+    cost: Duration,
+    last_cost: Duration,
+}
+
+impl Ordered {
+    pub(super) fn new(on_dead: OnDead) -> Self {
+        let (cost, last_cost) = (Duration::ZERO, Duration::ZERO);
+        Self { ahead: Ahead::new(on_dead), at_end: false, ended: Instant::now(), cost, last_cost }
+    }
+
+    /// Begins to read everything again, when that is over and affordable: for rows that others gave back, replayed or
+    /// discarded. Not while rows are chosen and not leased yet: they would be taken for rows that were given back.
+    fn begin_again(&mut self) {
+        let (ready, ago) = (self.ahead.has_ready(), self.ended.elapsed());
+        let due = ago >= self.last_cost * SHARE && (!ready || ago >= OFTEN);
+        let wanted = !ready && (self.last_cost < CHEAP || self.ahead.hungry);
+        if self.at_end && (due || wanted) {
+            self.ahead.restart();
+            (self.at_end, self.cost) = (false, Duration::ZERO);
+        }
+    }
+
+    fn read(&mut self, rows: usize, took: Duration) {
+        self.cost += took;
+        if rows < CHUNK && !self.at_end {
+            (self.at_end, self.ended) = (true, Instant::now());
+            self.last_cost = self.cost;
+        }
+    }
+}
+
+/// Whether the table has what order needs.
+pub(super) fn expect_order(names: &Template, table: &TableName) -> Result<(), StoreError> {
+    if !names.fill("{{by_sequence}}").is_empty() && !names.fill("{{by_dead_aggregate}}").is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "{table} has no index for ordering = \"aggregate\" ({name}_unpublished_by_sequence, {name}_dead_by_aggregate): run \
+         `postbox migrate up --table {table}`, which adds it",
+        name = table.table()
+    );
+    Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
+}
+
+impl Inner {
+    pub(super) async fn claim_in_order(
+        &self,
+        ordered: &mut Ordered,
+        opened: &Opened,
+        request: &ClaimRequest,
+        claim: &mut Claim,
+    ) -> Result<(), StoreError> {
+        // Before the first look: what it does not show was settled later.
+        let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
+        let at = now();
+        for (sequence, fate) in news {
+            ordered.ahead.settled(sequence, fate, at);
+        }
+        let chosen = self.choose(ordered, opened, request, claim).await?;
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        let taken = self.take_in_order(&mut ordered.ahead, opened, request, &chosen, claim).await;
+        if taken.is_err() {
+            // Whether they are leased nobody knows.
+            for row in &chosen {
+                ordered.ahead.settled(row.sequence, Fate::Lost, at);
+            }
+        }
+        taken
+    }
+
+    /// Chooses rows, reading on in the table as long as there are too few of them.
+    async fn choose(
+        &self,
+        ordered: &mut Ordered,
+        opened: &Opened,
+        request: &ClaimRequest,
+        claim: &mut Claim,
+    ) -> Result<Vec<Row>, StoreError> {
+        let exclude: HashSet<u64> =
+            request.exclude.iter().map(|topic| topic_number(topic.as_str())).collect();
+        let wanted = Wanted {
+            now: now(),
+            limit: request.limit,
+            max_bytes: request.max_bytes,
+            max_attempts: request.max_attempts.into(),
+            exclude: &exclude,
+        };
+        let topics: HashSet<u64> = match &request.mode {
+            ClaimMode::Probe(topics) => topics.iter().map(|topic| topic_number(topic.as_str())).collect(),
+            ClaimMode::Waiting | ClaimMode::Suspect => HashSet::new(),
+        };
+        let (mut chosen, mut looked) = (Vec::new(), 0);
+        ordered.begin_again();
+        loop {
+            match &request.mode {
+                ClaimMode::Waiting => {
+                    ordered.ahead.wake(wanted);
+                    ordered.ahead.choose(wanted, &mut chosen);
+                }
+                ClaimMode::Suspect => chosen.extend(ordered.ahead.choose_suspect(&exclude)),
+                ClaimMode::Probe(_) => chosen.extend(ordered.ahead.choose_probe(&topics, wanted.now)),
+            }
+            if chosen.len() >= request.limit
+                || ordered.ahead.has_ready() && !chosen.is_empty()
+                || looked >= LOOK
+            {
+                break;
+            }
+            let asked = Instant::now();
+            let seen = self.read_ahead(opened, request, ordered.ahead.cursor).await?;
+            ordered.ahead.take_in(seen.iter().copied(), wanted.now);
+            ordered.read(seen.len(), asked.elapsed());
+            looked += seen.len();
+            if seen.is_empty() {
+                break;
+            }
+        }
+        claim.more = chosen.len() >= request.limit || !ordered.at_end || ordered.ahead.has_ready();
+        claim.suspects = match request.mode {
+            ClaimMode::Probe(_) => {
+                chosen.is_empty() && ordered.ahead.has_suspects(|topic| topics.contains(&topic))
+            }
+            ClaimMode::Waiting | ClaimMode::Suspect => {
+                ordered.ahead.has_suspects(|topic| !exclude.contains(&topic))
+            }
+        };
+        Ok(chosen)
+    }
+
+    async fn read_ahead(
+        &self,
+        opened: &Opened,
+        request: &ClaimRequest,
+        behind: i64,
+    ) -> Result<Vec<Seen>, StoreError> {
+        let mut reader = self.reader.take().await?;
+        let look = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(opened.statements.ahead.as_str()))
+            .bind(behind)
+            .bind(now().saturating_sub(span(request.lock_ttl)))
+            .bind(i64::try_from(CHUNK).unwrap_or(i64::MAX))
+            .fetch_one(&mut reader.connection);
+        let answer = within(OPERATION_LIMIT, look).await?.unwrap_or_default();
+        reader.keep();
+        let mut seen: Vec<Seen> = answer.split(';').filter_map(Seen::read).collect();
+        // An aggregate function promises no order.
+        seen.sort_unstable_by_key(|seen| seen.row.sequence);
+        Ok(seen)
+    }
+
+    /// Leases what was chosen. A run ends at the first row that could not be had or read: what was leased behind it goes back.
+    async fn take_in_order(
+        &self,
+        ahead: &mut Ahead,
+        opened: &Opened,
+        request: &ClaimRequest,
+        chosen: &[Row],
+        claim: &mut Claim,
+    ) -> Result<(), StoreError> {
+        let suspect = request.mode == ClaimMode::Suspect;
+        let (exhausted, rows): (Vec<Row>, Vec<Row>) =
+            chosen.iter().partition(|row| row.attempts >= i64::from(request.max_attempts));
+        let candidates =
+            |rows: &[Row]| rows.iter().map(|row| row.candidate(suspect)).collect::<Vec<Candidate>>();
+        if !exhausted.is_empty() {
+            claim.buried = self.bury(opened, request, &candidates(&exhausted)).await?;
+            for row in &exhausted {
+                let dead = claim.buried.iter().any(|buried| buried.sequence == row.sequence);
+                ahead.settled(row.sequence, if dead { Fate::Dead } else { Fate::Lost }, now());
+            }
+            claim.more = true;
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let (token, candidates) = (self.token(), candidates(&rows));
+        // First: what cannot be read must not be leased.
+        let contents = self.contents(opened, &candidates).await?;
+        let (at, leased) = self.lease(opened, request, &candidates, &token).await?;
+        let mut contents: HashMap<i64, Content> =
+            contents.into_iter().map(|content| (content.sequence, content)).collect();
+        let mut ended: HashSet<i64> = HashSet::new();
+        for row in &rows {
+            let content = contents.remove(&row.sequence);
+            let Some((attempts, content)) = leased.attempts(row.sequence).zip(content) else {
+                ended.insert(row.strand);
+                ahead.settled(row.sequence, Fate::Lost, at);
+                continue;
+            };
+            if ended.contains(&row.strand) {
+                claim.returned.push(lease(row.sequence, &token, at, attempts));
+                continue;
+            }
+            let unreadable = claim.undecodable.len();
+            content.leased(&token, at, attempts, row.bound.then_some(row.strand), claim);
+            if claim.undecodable.len() > unreadable {
+                ended.insert(row.strand);
+            }
+        }
+        claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
+        Ok(())
+    }
+}
