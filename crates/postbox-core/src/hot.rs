@@ -43,7 +43,8 @@ const MAX_BYTES: usize = 16 << 20;
 /// It is bounded in number and in bytes. When it is full, events go the way over the table: enqueue never fails for it,
 /// a warning is logged and `outbox_hot_dropped_total` counts them.
 ///
-/// It needs the transaction that [`Outbox::begin`](crate::Outbox::begin) opened: only that knows of its commit.
+/// It needs the transaction that [`Outbox::begin`](crate::Outbox::begin) opened: only that knows of its commit. Where the relay's
+/// store keeps an [`Order`](crate::Order), there are no places: only the table knows what is before an event.
 #[derive(Clone)]
 pub struct HotPath(Arc<Gate>);
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postbox_core::{Code, HotPath, Postbox, PostboxBuilder};
-use postbox_stores::sqlite::SqlxSqlite;
+use postbox_core::{Code, HotPath, OnDead, Order, Postbox, PostboxBuilder};
+use postbox_stores::sqlite::{SqlxSqlite, migrate};
 use postbox_testkit::eventually;
 use postbox_testkit::suite::script::Scripted;
 use postbox_testkit::suite::{PATIENCE, TOPIC, event, quick};
@@ -35,6 +35,32 @@ async fn everything_runs_until_the_shutdown() {
     assert_eq!(postbox.health().problem(), None);
     postbox.shutdown().await.unwrap();
     assert_eq!(table.number("SELECT count(*) FROM postbox_relay WHERE holder IS NOT NULL").await, 0);
+}
+
+/// With order, everything goes the way over the table, also where the hot path is asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn order_is_kept_where_it_is_asked_for() {
+    let (table, sink) = (Table::new().await, Scripted::ok());
+    let ordered = || {
+        let order = Order::Aggregate(OnDead::Block);
+        builder(&table.pool, &table, &sink).order(order).hot(HotPath::new())
+    };
+    table.sql("DROP INDEX org_outbox_dead_by_aggregate").await.unwrap();
+    let error = ordered().start().await.unwrap_err();
+    assert_eq!(error.code(), Code::TableMismatch);
+    assert!(error.to_string().contains("postbox migrate up --table org_outbox"), "{error}");
+    migrate::up(&mut table.pool.acquire().await.unwrap(), &table.name, |_| {}).await.unwrap();
+    let postbox = ordered().start().await.unwrap();
+    let (outbox, mut written) = (postbox.outbox(), Vec::new());
+    for n in 0..50 {
+        let mut tx = outbox.begin(&table.pool).await.unwrap();
+        let receipt = outbox.enqueue(&mut tx, event(TOPIC, n).aggregate("thing", 7)).await.unwrap();
+        tx.commit().await.unwrap();
+        written.push(receipt.event_id);
+    }
+    eventually("all events", PATIENCE, async || sink.arrived().len() == 50).await;
+    assert_eq!(sink.arrived(), written);
+    postbox.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -148,7 +148,9 @@ fn memory_is_bounded_and_what_is_cut_is_looked_for_again() {
             break;
         }
         taken += chosen.len();
-        chosen.into_iter().for_each(|sequence| ahead.settled(sequence, Fate::Delivered, NOW));
+        for sequence in chosen {
+            ahead.settled(sequence, Fate::Delivered, NOW);
+        }
     }
     assert_eq!(taken, MOST_OF_ONE + 1, "what is behind the cut is not passed off as the next");
     assert!(ahead.hungry, "there is more of it");
