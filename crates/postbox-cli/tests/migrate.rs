@@ -54,6 +54,45 @@ fn a_bare_table_is_upgraded_in_place() {
     place.wait_for_delivered(3);
 }
 
+/// From the refusal to the delivery: what the program says on the way to a table whose events go in order.
+#[test]
+fn a_table_becomes_ordered_and_is_relayed_in_order() {
+    let place = Place::new();
+    let refused = place.run(&["relay", "--table", TABLE, "--sink", "stdout:", "--ordering", "aggregate"]);
+    assert_ne!(refused.code, 0);
+    assert!(
+        refused.stderr.contains("OUTBOX_ORDER_UNSUPPORTED")
+            && refused.stderr.contains("migrate up --ordered"),
+        "{}",
+        refused.stderr
+    );
+    let plan = place.ok(&["migrate", "up", "--ordered", "--dry-run", "--table", TABLE]);
+    assert!(plan.contains("+ trigger postbox_ordered") && plan.contains("pending_by_aggregate"), "{plan}");
+    assert!(!place.ok(&["status", "--table", TABLE]).contains("ordered"));
+    place.ok(&["migrate", "up", "--order-index", "--table", TABLE]);
+    assert!(place.ok(&["status", "--table", TABLE]).contains("ordered by its writers"));
+    place.ok(&["migrate", "up", "--ordered", "--table", TABLE]);
+    assert_eq!(place.ok(&["migrate", "up", "--table", TABLE]), "public.org_outbox: nothing to do\n");
+    assert_eq!(place.json(&["status", "--table", TABLE])["tables"][0]["ordered"], "writers");
+    assert!(place.ok(&["doctor", "--table", TABLE]).contains("ordered: sequence is the order of commits"));
+    let printed = place.ok(&["migrate", "print", "--ordered", "--table", TABLE]);
+    assert!(printed.contains("CREATE OR REPLACE TRIGGER postbox_ordered"), "{printed}");
+    let both = place.run(&["migrate", "up", "--ordered", "--order-index", "--table", TABLE]);
+    assert_eq!(both.code, 2, "one or the other: {}", both.stderr);
+
+    place.db.psql(&format!(
+        "INSERT INTO {TABLE} (tenant_id, topic, payload, event_id, aggregate_id)
+         SELECT '00000000-0000-0000-0000-000000000000', '{TOPIC}', jsonb_build_object('n', n), gen_random_uuid(), n % 3
+         FROM generate_series(1, 60) n"
+    ));
+    let _relay = place.relay(&["--ordering", "aggregate"]);
+    let mut last = std::collections::HashMap::new();
+    for event in place.wait_for_delivered(60) {
+        let n = event["payload"]["n"].as_i64().unwrap();
+        assert!(last.insert(n % 3, n) < Some(n), "out of order: {event}");
+    }
+}
+
 #[test]
 fn down_asks_and_refuses_to_lose_events() {
     let place = Place::new();

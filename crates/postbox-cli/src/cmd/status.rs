@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::ArgMatches;
 use postbox_core::{Inspect as _, Layout, TableCounts, TableName, TableRelay};
+use postbox_stores::postgres::migrate::Ordered;
 use serde_json::{Value, json};
 
 use super::{block_on, given, tables, within_patience};
@@ -16,6 +17,7 @@ use crate::report::{Exit, Failure, Plugin, Problem, say, say_json};
 struct Status {
     table: TableName,
     layout: Layout,
+    ordered: Option<Ordered>,
     counts: TableCounts,
     relay: TableRelay,
 }
@@ -74,9 +76,11 @@ fn looked(call: &Call<'_>) -> Result<Exit, Failure> {
 
 async fn look(database: &Database, config: &Config, table: TableName) -> Result<Status, Problem> {
     let admin = database.admin(&table, config);
-    let asked = async { Ok((admin.layout().await?, admin.counts().await?, admin.relay().await?)) };
-    let (layout, counts, relay) = asked.await.map_err(|error| Problem::about(&table, &error))?;
-    Ok(Status { table, layout, counts, relay })
+    let asked = async {
+        Ok((admin.layout().await?, admin.ordered().await?, admin.counts().await?, admin.relay().await?))
+    };
+    let (layout, ordered, counts, relay) = asked.await.map_err(|error| Problem::about(&table, &error))?;
+    Ok(Status { table, layout, ordered, counts, relay })
 }
 
 /// What is still well.
@@ -176,6 +180,11 @@ impl Status {
             (Layout::Full, Some(leader)) => format!("leader {} (epoch {})", name_of(leader), relay.epoch),
             (Layout::Full, None) => "no leader".to_owned(),
         }];
+        match self.ordered {
+            Some(Ordered::Writers) => parts.push("ordered".to_owned()),
+            Some(Ordered::Index) => parts.push("ordered by its writers".to_owned()),
+            Some(Ordered::AsItIs) | None => {}
+        }
         parts.push(format!("waiting {about}{}", thousands(counts.pending)));
         if counts.pending > 0 {
             parts.push(format!("oldest {}", age(counts.oldest_pending_age)));
@@ -213,7 +222,12 @@ impl Status {
             Layout::Full => "full",
             Layout::Bare => "bare",
         };
-        json!({ "table": self.table.to_string(), "layout": layout, "counts": self.counts, "relay": self.relay })
+        let ordered = self.ordered.map(|ordered| match ordered {
+            Ordered::AsItIs => "no",
+            Ordered::Index => "index",
+            Ordered::Writers => "writers",
+        });
+        json!({ "table": self.table.to_string(), "layout": layout, "ordered": ordered, "counts": self.counts, "relay": self.relay })
     }
 }
 

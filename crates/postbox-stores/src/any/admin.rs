@@ -8,6 +8,7 @@ use postbox_core::{
 use time::OffsetDateTime;
 
 use crate::postgres::PgAdmin;
+use crate::postgres::migrate::Ordered;
 use crate::sqlite::SqliteAdmin;
 
 /// An outbox table for people who look after it. Cheap to clone.
@@ -43,6 +44,17 @@ impl AnyAdmin {
     /// As [`layout`](Self::layout).
     pub async fn has_history(&self) -> Result<bool, StoreError> {
         each!(self, admin => admin.has_history().await)
+    }
+
+    /// What the table has for delivery in order; none where every table has it, since there is one writer at a time.
+    ///
+    /// # Errors
+    /// As [`layout`](Self::layout).
+    pub async fn ordered(&self) -> Result<Option<Ordered>, StoreError> {
+        match self {
+            Self::Postgres(admin) => admin.ordered().await.map(Some),
+            Self::Sqlite(_) => Ok(None),
+        }
     }
 
     /// Stops delivery of the table, in every relay, until [`resume`](Self::resume). Answers whether it was running.

@@ -10,6 +10,7 @@ use tokio::sync::OnceCell;
 
 use super::error::classify;
 use super::history::HistoryShape;
+use super::migrate::Ordered;
 use super::order::{TableOrder, with_strands};
 use super::schema::TableShape;
 use crate::table::Template;
@@ -95,6 +96,14 @@ impl PgAdmin {
     /// As [`layout`](Self::layout).
     pub async fn has_history(&self) -> Result<bool, StoreError> {
         Ok(self.looked().await?.history.is_some())
+    }
+
+    /// What the table has for delivery in order.
+    ///
+    /// # Errors
+    /// As [`layout`](Self::layout).
+    pub async fn ordered(&self) -> Result<Ordered, StoreError> {
+        Ok(self.looked().await?.order.migrated())
     }
 
     pub(super) async fn looked(&self) -> Result<&Looked, StoreError> {

@@ -77,6 +77,7 @@ impl Inner {
         };
         if let ClaimMode::Probe(topics) = &request.mode
             && claim.rows.is_empty()
+            && opened.ordered.is_none()
         {
             claim.suspects = self.suspects_among(topics, &mut link.connection, opened, &request).await?;
             state.cursor.suspect = None;

@@ -5,6 +5,7 @@ use postbox_core::{Code, Layout, StoreError, StoreErrorKind};
 use sqlx::{PgConnection, Row as _};
 
 use super::error::classify;
+use super::migrate::Ordered;
 use super::schema::TableShape;
 use crate::table::Template;
 
@@ -88,14 +89,23 @@ impl TableOrder {
         read().map_err(classify)
     }
 
+    /// What the table was migrated for.
+    pub(super) fn migrated(self) -> Ordered {
+        match (self.indexed, self.triggered) {
+            (true, true) => Ordered::Writers,
+            (true, false) => Ordered::Index,
+            (false, _) => Ordered::AsItIs,
+        }
+    }
+
     /// For people.
     pub(super) fn in_words(self) -> &'static str {
-        match (self.indexed, self.triggered) {
-            (true, true) => "ordered: sequence is the order of commits within an aggregate",
-            (true, false) => {
-                "index by aggregate, no trigger: ordered as far as writers of an aggregate wait for each other"
+        match self.migrated() {
+            Ordered::Writers => "ordered: sequence is the order of commits within an aggregate",
+            Ordered::Index => {
+                "index by aggregate, no trigger: in order as far as an aggregate's writers wait for each other"
             }
-            (false, _) => "not ordered: migrate up --ordered adds what ordering = \"aggregate\" needs",
+            Ordered::AsItIs => "not ordered: migrate up --ordered adds what ordering = \"aggregate\" needs",
         }
     }
 

@@ -70,16 +70,14 @@ impl OrderedClaims {
         let free = "t.locked_at IS NULL";
         let due = |lock: &str, topics: &str| format!("({lock} AND t.available_at <= now() AND {topics})");
         let follows = format!("{} AND t.attempts < $9", due(free, others));
-        // Every statement takes the same parameters, whether it has a use for them or not.
-        let never = "($5::float8 IS NULL)";
         let mine = "AND ({{t_strand}}) NOT IN (SELECT unnest($10::bigint[]))";
         let but_mine = |can: &str| format!("({can} {mine})");
         Self {
             waiting: fill(claim, &due(free, others), &due(expired, others), &follows, free),
             suspect: fill(claim, &due(expired, others), &due(expired, others), "false", expired),
-            probe: fill(claim, &due(free, theirs), never, "false", free),
+            probe: fill(claim, &due(free, theirs), &due(expired, theirs), "false", free),
             own_waiting: fill(own, &but_mine(&due(free, others)), &due(expired, others), &follows, free),
-            own_probe: fill(own, &but_mine(&due(free, theirs)), never, "false", free),
+            own_probe: fill(own, &but_mine(&due(free, theirs)), &due(expired, theirs), "false", free),
         }
     }
 }
@@ -376,6 +374,9 @@ impl Inner {
                 state.round.suspect = found.or(on);
             }
             ClaimMode::Probe(_) => {
+                // Only heads can go: what lies behind one is nothing to stop the others for.
+                claim.suspects = claim.rows.is_empty() && summary.suspect.is_some();
+                state.round.suspect = summary.suspect.or(state.round.suspect);
                 // The search goes on where it ended.
                 let on = summary.last_head.filter(|_| summary.looked >= HEADS_LOOKED_AT);
                 state.round.probe = on.map_or(FIRST_STRAND, |head| head.saturating_add(1));

@@ -1,11 +1,12 @@
 //! Claims in order, by lease and by ownership: from the heads of strands, without a gap.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, OnDead, Order, Settlement, Verdict};
 use postbox_core::{Code, EventId, Record, Store as _, Topic};
+use postbox_stores::postgres::migrate::{self, Ordered, UpOptions};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options};
 use postbox_testkit::suite::{
     OpenTransaction as _, Subject as _, TOPIC, claim, enqueue, event, events, request, state,
@@ -72,8 +73,8 @@ fn release() -> Verdict {
 
 /// The first of each strand gets one verdict, those behind it another, in one settle.
 fn first_and_rest(claim: &Claim, first: &Verdict, rest: &Verdict) -> Vec<Settlement> {
-    let mut seen = HashMap::new();
-    let verdict = |strand| if seen.insert(strand, ()).is_none() { first.clone() } else { rest.clone() };
+    let mut seen = HashSet::new();
+    let verdict = |strand| if seen.insert(strand) { first.clone() } else { rest.clone() };
     let verdicts: Vec<Verdict> = claim.rows.iter().map(|row| row.strand).map(verdict).collect();
     let settle = settle_all(claim, &Verdict::Delivered).into_iter().zip(verdicts);
     settle.map(|(settlement, verdict)| Settlement { verdict, ..settlement }).collect()
@@ -106,7 +107,7 @@ async fn a_head_that_cannot_go_holds_its_strand_and_no_other() {
     for (strategy, single) in WAYS {
         let table = Table::new(Shape::Ordered).await;
         let store = table.in_order(BLOCK, strategy, single);
-        let later = |n| event(TOPIC, n).aggregate("thing", "later").delay(Duration::from_secs(3600));
+        let later = |n| event(TOPIC, n).aggregate("thing", "later").delay(Duration::from_hours(1));
         enqueue(&table, vec![later(0).build().unwrap(), of("later", 1)]).await;
         let other = |n| event(OTHER, n).aggregate("thing", "other").build().unwrap();
         enqueue(
@@ -265,11 +266,15 @@ async fn suspects_are_claimed_alone_and_hold_their_strand() {
             "{}",
             shown(&found)
         );
+        let probe = store.claim(request(ClaimMode::Probe([TOPIC].into()), 1)).await.unwrap();
+        assert!(probe.rows.is_empty() && probe.suspects, "a probe tells of it, too: {probe:?}");
         let first = suspect(&store).await;
         assert_eq!(first.rows.iter().map(|row| row.delivery.meta.event_id).collect::<Vec<_>>(), ids[..1]);
         assert_eq!(first.rows[0].lease.attempts, 2);
         assert!(suspect(&store).await.rows.is_empty(), "the next one waits for it");
         assert!(claim(&store, 100).await.rows.is_empty());
+        let probe = store.claim(request(ClaimMode::Probe([TOPIC].into()), 1)).await.unwrap();
+        assert!(!probe.suspects, "not of one that waits behind another: {probe:?}");
         settle(&store, &first, &Verdict::Delivered).await;
         let second = suspect(&store).await;
         assert_eq!(second.rows.len(), 1, "{strategy:?} {single} {second:?}");
@@ -445,6 +450,24 @@ async fn after_a_take_over_strands_wait_for_what_was_in_flight() {
     assert!(stale.is_err() || stale.unwrap().lost.len() == 2);
     let first = suspect(&next).await;
     assert!(was_held(&first.rows[0].delivery.meta.event_id) && first.rows.len() == 1);
+}
+
+/// A relay needs no more rights for it than for any other claim.
+#[tokio::test(flavor = "multi_thread")]
+async fn least_privilege_is_enough() {
+    let table = Table::new(Shape::Grants).await;
+    let mut connection = table.owner.acquire().await.unwrap();
+    let options = UpOptions::default().ordered(Ordered::Writers);
+    migrate::up_with(&mut connection, &table.name, options, |_| {}).await.unwrap();
+    for (strategy, single) in WAYS {
+        let ids = enqueue(&table, all_of("aba")).await;
+        let store = table.in_order(BLOCK, strategy, single);
+        let found = claim(&store, 100).await;
+        assert_eq!(found.rows.len(), 3);
+        settle(&store, &found, &Verdict::Delivered).await;
+        assert!(state(&table, ids[0]).await.published);
+        store.close().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

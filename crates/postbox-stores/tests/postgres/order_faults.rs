@@ -36,12 +36,12 @@ impl Dispatcher for Judged {
         let meta = &delivery.meta;
         // Numbers that differ from try to try, and from run to run.
         let chance = (meta.event_id.0.as_u128() >> 3) as usize + usize::try_from(meta.attempts).unwrap() * 7;
-        if chance % 20 == 0 {
+        if chance.is_multiple_of(20) {
             return Err(DispatchError::retry("it fails now and then"));
         }
         let aggregate = meta.aggregate.as_ref().map(|key| key.id.clone()).unwrap_or_default();
         self.0.delivered_in(meta.event_id.0, aggregate, meta.sequence);
-        if chance % 31 == 0 {
+        if chance.is_multiple_of(31) {
             return Err(DispatchError::retry("it arrived, but nobody knows"));
         }
         Ok(())
@@ -68,14 +68,18 @@ async fn write(table: &Table, oracle: &Oracle, number: usize) {
         let records = (0..=mix % 3).map(|n| of((mix * 7 + n * 5) % AGGREGATES, mix)).collect::<Vec<_>>();
         let mut tx = table.owner.begin().await.unwrap();
         let receipts = outbox.enqueue_all(&mut tx, records).await.unwrap();
-        let slow = if mix % 25 == 0 { 60 } else { 0 };
+        let slow = if mix.is_multiple_of(25) { 60 } else { 0 };
         tokio::time::sleep(Duration::from_millis(slow)).await;
-        if mix % 11 == 0 {
+        if mix.is_multiple_of(11) {
             tx.rollback().await.unwrap();
-            receipts.iter().for_each(|receipt| oracle.rolled_back(receipt.event_id.0));
+            for receipt in &receipts {
+                oracle.rolled_back(receipt.event_id.0);
+            }
         } else {
             // Said before, since a relay may be quicker than the answer.
-            receipts.iter().for_each(|receipt| oracle.committed(receipt.event_id.0));
+            for receipt in &receipts {
+                oracle.committed(receipt.event_id.0);
+            }
             tx.commit().await.unwrap();
         }
     }
@@ -91,7 +95,9 @@ async fn writers_and_relays(strategy: Strategy, single: bool) {
     let mut late = Vec::new();
     for n in 0..3 {
         let open = table.begin(vec![of(100 + n, n), of(100 + n, n)]).await;
-        open.receipts().iter().for_each(|receipt| oracle.committed(receipt.event_id.0));
+        for receipt in open.receipts() {
+            oracle.committed(receipt.event_id.0);
+        }
         late.push(open);
     }
     let relays: Vec<RelayHandle> = (0..3).map(|_| start()).collect();
@@ -131,12 +137,12 @@ async fn writers_and_relays(strategy: Strategy, single: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_relays_that_lease_keep_the_order_of_commits() {
-    writers_and_relays(Strategy::Lease, false).await;
+    Box::pin(writers_and_relays(Strategy::Lease, false)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_owner_and_its_successors_keep_the_order_of_commits() {
-    writers_and_relays(Strategy::Owner, true).await;
+    Box::pin(writers_and_relays(Strategy::Owner, true)).await;
 }
 
 /// With the index alone, and writers that do not wait for each other, a later number can be delivered first: what the trigger is

@@ -254,8 +254,8 @@ async fn blocked_aggregates_are_counted_and_what_holds_them_is_kept() {
     let counts = table.admin().counts().await.unwrap();
     assert_eq!((counts.dead, counts.blocked), (4, 1));
     let request = SweepRequest {
-        retention: Duration::from_secs(3600),
-        dead_retention: Some(Duration::from_secs(3600)),
+        retention: Duration::from_hours(1),
+        dead_retention: Some(Duration::from_hours(1)),
         batch: 100,
         max_attempts: 25,
         dead_letters: false,
