@@ -27,6 +27,7 @@ tests! {
     five_minutes: "five-minutes.md",
     any_language: "any-language.md",
     failures: "failures.md",
+    history: "history.md",
 }
 
 #[test]
