@@ -8,15 +8,15 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 use crate::bare;
 
-const TOPIC: &str = "bench.thing.happened.v1";
+pub(crate) const TOPIC: &str = "bench.thing.happened.v1";
 
 /// A server, the program, and one table that is made anew for each run.
 pub(crate) struct Bench {
     url: String,
     program: String,
     pub(crate) pool: PgPool,
-    events: usize,
-    batch: usize,
+    pub(crate) events: usize,
+    pub(crate) batch: usize,
 }
 
 /// Alternates the two, prints each run, then the medians and their ratio.
@@ -87,7 +87,7 @@ impl Bench {
         peak
     }
 
-    fn postbox(&self, args: &[&str]) -> Command {
+    pub(crate) fn postbox(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(args).env("DATABASE_URL", &self.url).env("RUST_LOG", "warn");
         command
@@ -101,9 +101,16 @@ impl Bench {
     }
 
     pub(crate) async fn make_table(&self) {
-        self.sql("DROP VIEW IF EXISTS bench_outbox_status; DROP TABLE IF EXISTS bench_outbox").await;
-        let made =
-            self.postbox(&["migrate", "up", "--table", "public.bench_outbox"]).output().expect("the program");
+        self.make_table_for("keep").await;
+    }
+
+    /// The same, with what a history needs.
+    pub(crate) async fn make_table_for(&self, history: &str) {
+        self.sql("DROP VIEW IF EXISTS bench_outbox_status; DROP TABLE IF EXISTS bench_outbox, bench_outbox_history").await;
+        let made = self
+            .postbox(&["migrate", "up", "--table", "public.bench_outbox", "--history", history])
+            .output()
+            .expect("the program");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     }
 
@@ -137,7 +144,7 @@ impl Bench {
 }
 
 /// The most memory that the process ever had, in KiB.
-fn peak_memory(child: &Child) -> u64 {
+pub(crate) fn peak_memory(child: &Child) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
     line.trim().trim_end_matches(" kB").parse().unwrap_or(0)

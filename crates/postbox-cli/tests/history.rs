@@ -1,4 +1,5 @@
 //! `--history`: published events are moved or deleted, and operators find, replay and clean what was moved.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 

@@ -90,7 +90,7 @@ pub use postbox_core::{
 };
 
 // All of it in one process, started and stopped with it.
-pub use postbox_core::{HotPath, Postbox, PostboxBuilder, PostboxPool, embed};
+pub use postbox_core::{History, HotPath, Postbox, PostboxBuilder, PostboxPool, embed};
 
 // Running a relay, and looking after its table.
 pub use postbox_core::{

@@ -28,6 +28,7 @@ tests! {
     any_language: "any-language.md",
     failures: "failures.md",
     routing: "routing.md",
+    history: "history.md",
 }
 
 #[test]

@@ -58,18 +58,30 @@ pub(super) fn mine(relay: &str) -> String {
     )
 }
 
+/// A column that a bare table may lack.
+fn text_column(shape: &TableShape, name: &str) -> String {
+    let there = shape.columns.contains_key(name);
+    if there { format!("c.{name}") } else { "NULL::text".to_owned() }
+}
+
+/// The settle where delivered rows stay, or the one where they go.
+fn settles(base: &Template, shape: &TableShape, sent: &Sent, stay: &str, go: &str) -> String {
+    let (gone, arrive) = match sent {
+        Sent::Kept => return base.fill(stay),
+        Sent::Moved(history) => ("t.*, s.attempts AS settled_attempts", history.arrive(&shape.name)),
+        Sent::Deleted => ("t.id", "SELECT id FROM gone".to_owned()),
+    };
+    base.clone().with("gone", gone).with("arrive", arrive).fill(go)
+}
+
 const EXPIRED: &str = "locked_at < now() - make_interval(secs => $5)";
 
 impl Statements {
     pub(super) fn new(shape: &TableShape, sent: &Sent) -> Self {
-        let column = |name: &str| {
-            let there = shape.columns.contains_key(name);
-            if there { format!("c.{name}") } else { "NULL::text".to_owned() }
-        };
         let base = Template::of(&shape.name, '"')
             .with("mine", mine("$1"))
-            .with("traceparent", column("traceparent"))
-            .with("tracestate", column("tracestate"));
+            .with("traceparent", text_column(shape, "traceparent"))
+            .with("tracestate", text_column(shape, "tracestate"));
         let full = shape.layout() == Layout::Full;
         let pending = if full {
             base.clone()
@@ -88,16 +100,7 @@ impl Statements {
                 .with("wanted", wanted)
                 .fill(claim_sql)
         };
-        // Whether delivered rows stay, as the first statement has it, or not, as the second.
-        let settles = |stay: &str, go: &str| match sent {
-            Sent::Kept => base.fill(stay),
-            Sent::Moved(history) => base
-                .clone()
-                .with("gone", "t.*, s.attempts AS settled_attempts")
-                .with("arrive", history.arrive(&shape.name))
-                .fill(go),
-            Sent::Deleted => base.clone().with("gone", "t.id").with("arrive", "SELECT id FROM gone").fill(go),
-        };
+        let settles = |stay: &str, go: &str| settles(&base, shape, sent, stay, go);
         let remains = if full { format!(" AND {REMAINS}") } else { String::new() };
         let (without, of) = (format!("topic <> ALL ($6){remains}"), format!("topic = ANY ($6){remains}"));
         let own = |unlocked: &str, topics: &str| {

@@ -481,8 +481,8 @@ impl Inner {
     /// Rows of an owner have no lease of their own: they last as long as the table is its own.
     async fn extend_all(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
         let opened = self.opened().await?;
-        let (owned, mut by_row): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(is_owned);
-        let mut lost = if by_row.is_empty() { Vec::new() } else { self.extend(&mut by_row).await? };
+        let (owned, mut others): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(is_owned);
+        let mut lost = if others.is_empty() { Vec::new() } else { self.extend(&mut others).await? };
         if let (Some(own), Some(first)) = (&opened.statements.own, owned.first()) {
             let mut link = self.settles.take().await?;
             let mine = self.is_mine(&mut link.connection, opened, own, first).await?;

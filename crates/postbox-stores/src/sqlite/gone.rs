@@ -170,3 +170,43 @@ async fn run(
     let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql.to_owned())).bind(at).bind(document);
     query.fetch_all(connection).await.map_err(classify)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::admin::counts_sql;
+    use super::super::history::HistoryShape;
+    use super::super::migrate::{Extras, Format, print_up_with};
+    use super::super::plans::{lives, plan};
+    use super::super::schema::names;
+    use super::*;
+
+    /// Rows are found by their key or by the history's index, whatever SQLite has been told of the tables.
+    #[tokio::test]
+    async fn every_statement_has_a_plan_that_fits_a_large_history() {
+        let table = "org_outbox".parse().unwrap();
+        for (life, mut connection, _) in lives().await {
+            let ddl =
+                print_up_with(&table, Format::Sql, Extras { history: true, ..Extras::default() }).unwrap();
+            for sql in [ddl.as_str(), "INSERT INTO org_outbox_history SELECT * FROM org_outbox; ANALYZE"] {
+                sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
+            }
+            let names = names(&mut connection, &table).await.unwrap();
+            let history = HistoryShape::find(&mut connection, &table).await.unwrap().unwrap();
+            let mut statements = Vec::new();
+            for sent in [Sent::Moved(history), Sent::Deleted] {
+                let gone = Gone::new(&names, &sent).unwrap();
+                statements.extend(gone.all().map(|sql| (sql.clone(), "USING INTEGER PRIMARY KEY (rowid=?)")));
+            }
+            let by_time = "org_outbox_history_by_time (published_at";
+            statements.push((names.fill(include_str!("sql/sweep_history.sql")), by_time));
+            statements.push((counts_sql(&names, true), by_time));
+            for (sql, wanted) in statements {
+                let plan = plan(&mut connection, &sql).await;
+                assert!(plan.contains(wanted), "{life}: no {wanted} in:\n{plan}\n{sql}");
+                for bad in ["SCAN org_outbox\n", "SCAN org_outbox_history\n", "SCAN t\n", "SCAN h\n"] {
+                    assert!(!plan.contains(bad), "{life}: {bad} in:\n{plan}\n{sql}");
+                }
+            }
+        }
+    }
+}

@@ -14,7 +14,7 @@ use super::schema::{EXTENSION, STANDARD, TableShape, in_main};
 use crate::print::{goose, join};
 use crate::table::Template;
 
-pub use crate::plan::{Extras, Plan, Step, StepLock};
+pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
 pub use crate::print::Format;
 
 /// The indexes of a table: the end of the name, what kind, the columns, and what the predicate must hold.

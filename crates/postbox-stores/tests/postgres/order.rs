@@ -6,7 +6,7 @@ use std::time::Duration;
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, OnDead, Order, Settlement, Verdict};
 use postbox_core::{Code, EventId, Record, Store as _, Topic};
-use postbox_stores::postgres::migrate::{self, Ordered, UpOptions};
+use postbox_stores::postgres::migrate::{self, Extras, Ordered};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options};
 use postbox_testkit::suite::{
     OpenTransaction as _, Subject as _, TOPIC, claim, enqueue, event, events, request, state,
@@ -457,7 +457,7 @@ async fn after_a_take_over_strands_wait_for_what_was_in_flight() {
 async fn least_privilege_is_enough() {
     let table = Table::new(Shape::Grants).await;
     let mut connection = table.owner.acquire().await.unwrap();
-    let options = UpOptions::default().ordered(Ordered::Writers);
+    let options = Extras { ordered: Ordered::Writers, ..Extras::default() };
     migrate::up_with(&mut connection, &table.name, options, |_| {}).await.unwrap();
     for (strategy, single) in WAYS {
         let ids = enqueue(&table, all_of("aba")).await;

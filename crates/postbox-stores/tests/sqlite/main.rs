@@ -6,6 +6,7 @@ mod diagnose;
 mod embed;
 mod enqueue_sql;
 mod faults;
+mod history;
 mod migrations;
 mod order;
 mod processes;

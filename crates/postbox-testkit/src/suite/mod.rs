@@ -14,6 +14,7 @@ pub mod handlers;
 pub mod history;
 pub mod hooks;
 pub mod hot;
+pub mod moved;
 pub mod order;
 pub mod order_chaos;
 pub mod relay;
@@ -357,10 +358,12 @@ macro_rules! store_suite {
                 history: a_death_before_the_settle_repeats_and_loses_nothing,
                 history: a_move_without_a_history_is_refused,
                 history: duplicates_are_recognised_as_long_as_the_row_is_there,
-                history: what_was_moved_is_listed_shown_and_counted,
-                history: what_was_moved_is_cleaned_after_its_retention,
-                history: what_was_moved_is_sent_again_by_id_and_by_time,
-                history: what_was_written_again_stays_in_the_history,
+                moved: what_was_moved_is_listed,
+                moved: what_was_moved_is_shown_with_all_that_it_had,
+                moved: what_was_moved_is_counted,
+                moved: what_was_moved_is_cleaned_after_its_retention,
+                moved: what_was_moved_is_sent_again_by_id_and_by_time,
+                moved: what_was_written_again_stays_in_the_history,
                 history: hot_events_go_where_the_others_go,
                 diagnose: a_table_that_is_well_is_found_well,
                 diagnose: a_table_that_is_missing_is_a_finding,

@@ -1,12 +1,13 @@
 -- As settle.sql, where delivered rows do not stay: they leave the table, and may arrive in its history; the others are changed
 -- in place. One statement, so that all of it happens or nothing. The parameters are those of settle.sql.
+-- Rows are found by their key alone: no index can serve the last condition as it is written.
 WITH s AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::text[], $7::text[], $8::text[])
          AS s (id, token, attempts, verdict, wait, error, failure, done)
 ), gone AS (
     DELETE FROM {{table}} t
     USING s
-    WHERE s.verdict = 0 AND t.id = s.id AND t.locked_by = s.token AND t.attempts = s.attempts AND t.published_at IS NULL
+    WHERE s.verdict = 0 AND t.id = s.id AND t.locked_by = s.token AND t.attempts = s.attempts AND (t.published_at IS NULL) IS TRUE
     RETURNING {{gone}}
 ), sent AS (
     {{arrive}}
@@ -33,7 +34,7 @@ WITH s AS MATERIALIZED (
         ) AS latest
     ) END
     FROM s
-    WHERE s.verdict <> 0 AND t.id = s.id AND t.locked_by = s.token AND t.attempts = s.attempts AND t.published_at IS NULL
+    WHERE s.verdict <> 0 AND t.id = s.id AND t.locked_by = s.token AND t.attempts = s.attempts AND (t.published_at IS NULL) IS TRUE
     RETURNING t.id
 )
 SELECT id FROM sent UNION ALL SELECT id FROM rest

@@ -1,5 +1,7 @@
 -- As own_settle.sql, where delivered rows do not stay: they leave the table, and may arrive in its history; the others are
 -- changed in place. The fence and the parameters are those of own_settle.sql.
+-- The three times are asked for in one word, so that no planner takes the index of what is pending for a way to the rows: on a
+-- table that was empty when it was last counted, that would read all that waits for each of them.
 WITH owner AS MATERIALIZED (
     SELECT 1 FROM {{relay}} r WHERE r.tbl = $7 AND r.holder = $8 AND r.epoch = $9 FOR KEY SHARE
 ), s AS MATERIALIZED (
@@ -8,8 +10,7 @@ WITH owner AS MATERIALIZED (
 ), gone AS (
     DELETE FROM {{table}} t
     USING s
-    WHERE s.verdict = 0 AND t.id = s.id AND t.attempts = s.attempts - 1
-      AND t.published_at IS NULL AND t.dead_at IS NULL AND t.locked_at IS NULL
+    WHERE s.verdict = 0 AND t.id = s.id AND t.attempts = s.attempts - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
       AND EXISTS (SELECT 1 FROM owner)
     RETURNING {{gone}}
 ), sent AS (
@@ -35,8 +36,7 @@ WITH owner AS MATERIALIZED (
         ) AS latest
     ) END
     FROM s
-    WHERE s.verdict <> 0 AND t.id = s.id AND t.attempts = s.attempts - 1
-      AND t.published_at IS NULL AND t.dead_at IS NULL AND t.locked_at IS NULL
+    WHERE s.verdict <> 0 AND t.id = s.id AND t.attempts = s.attempts - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
       AND EXISTS (SELECT 1 FROM owner)
     RETURNING t.id
 )

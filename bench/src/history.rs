@@ -1,0 +1,206 @@
+//! Drain with each history: how fast a backlog is delivered to nowhere and then kept, moved or deleted, and how much the
+//! server writes for it, by `postbox relay` and by the same thing by hand.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
+use tokio::sync::mpsc;
+use uuid::Uuid;
+
+use crate::drain::{Bench, TOPIC, median, peak_memory};
+
+/// Rows behind the last that was read; nothing is written for them.
+const READ: &str = "SELECT id, event_id, topic, attempts, payload::text, sequence FROM bench_outbox
+    WHERE published_at IS NULL AND dead_at IS NULL AND available_at <= now() AND locked_at IS NULL
+      AND (available_at, sequence) > ($1, $2)
+    ORDER BY available_at, sequence LIMIT $3";
+
+const KEEP: &str =
+    "UPDATE bench_outbox t SET published_at = now(), attempts = t.attempts + 1, last_error = NULL
+    FROM unnest($1::uuid[]) AS s (id) WHERE t.id = s.id AND t.published_at IS NULL";
+
+const NONE: &str = "DELETE FROM bench_outbox t USING unnest($1::uuid[]) AS s (id)
+    WHERE t.id = s.id AND t.published_at IS NULL";
+
+/// What a session of the relay sets, and nothing else.
+const SESSION: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off;
+    SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+
+/// What one drain did.
+struct Drained {
+    /// Events per second.
+    rate: f64,
+    /// Bytes of log per event.
+    wal: f64,
+}
+
+/// Alternates the two, prints each run, then the medians and their ratio.
+pub(crate) async fn run(history: &str, events: usize, rounds: usize, batch: usize) {
+    assert!(["keep", "move", "none"].contains(&history), "--history keep, move or none");
+    let bench = Bench::new(events, batch).await;
+    println!(
+        "drain of {events} events, history {history}, owned, 300-byte payloads, batch {batch}, {rounds} rounds"
+    );
+    let (mut bare, mut relay, mut memory) = (Vec::new(), Vec::new(), 0);
+    let (mut bare_wal, mut relay_wal) = (Vec::new(), Vec::new());
+    for round in 1..=rounds {
+        let (by_hand, ()) = drained(&bench, history, by_hand(&bench, history)).await;
+        let (by_relay, peak) = drained(&bench, history, by_relay(&bench, history)).await;
+        memory = memory.max(peak);
+        println!(
+            "round {round}: bare SQL {:>8.0}/s {:>6.0} B of WAL per event   postbox relay {:>8.0}/s {:>6.0} B   peak {peak} KiB",
+            by_hand.rate, by_hand.wal, by_relay.rate, by_relay.wal
+        );
+        bare.push(by_hand.rate);
+        bare_wal.push(by_hand.wal);
+        relay.push(by_relay.rate);
+        relay_wal.push(by_relay.wal);
+    }
+    let (bare, relay) = (median(&mut bare), median(&mut relay));
+    println!(
+        "median: bare SQL {bare:.0}/s, {:.0} B of WAL per event; postbox relay {relay:.0}/s, {:.0} B; ratio {:.2}, peak memory \
+         {memory} KiB",
+        median(&mut bare_wal),
+        median(&mut relay_wal),
+        relay / bare
+    );
+}
+
+/// Fills the table, has it drained and watches. Times are taken here, from the first settle to the last: where rows are
+/// deleted, the database has no record of them.
+async fn drained<T>(bench: &Bench, history: &str, drain: impl Future<Output = T>) -> (Drained, T) {
+    bench.make_table_for(history).await;
+    bench.add(TOPIC, bench.events).await;
+    bench.settle_down().await;
+    let before = wal(bench).await;
+    let watch = async {
+        let first = key(bench, "ASC").await;
+        let last = key(bench, "DESC").await;
+        until_settled(bench, first).await;
+        let started = Instant::now();
+        until_settled(bench, last).await;
+        while !is_empty(bench).await {}
+        started.elapsed()
+    };
+    let (took, done) = tokio::join!(watch, drain);
+    #[allow(clippy::cast_precision_loss, reason = "a rate")]
+    let events = bench.events as f64;
+    let written = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), $1::pg_lsn)::float8";
+    let written: f64 =
+        sqlx::query_scalar(written).bind(before).fetch_one(&bench.pool).await.expect("a number");
+    (Drained { rate: events / took.as_secs_f64(), wal: written / events }, done)
+}
+
+async fn wal(bench: &Bench) -> String {
+    let now = sqlx::query_scalar("SELECT pg_current_wal_lsn()::text").fetch_one(&bench.pool);
+    now.await.expect("a place in the log")
+}
+
+/// The first or the last row in the order of delivery.
+async fn key(bench: &Bench, direction: &str) -> Uuid {
+    let sql = format!(
+        "SELECT id FROM bench_outbox WHERE published_at IS NULL AND dead_at IS NULL
+         ORDER BY available_at {direction}, sequence {direction} LIMIT 1"
+    );
+    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&bench.pool).await.expect("a row")
+}
+
+/// By its key: a look must not cost what is being measured.
+async fn until_settled(bench: &Bench, row: Uuid) {
+    let waits = "SELECT EXISTS (SELECT 1 FROM bench_outbox WHERE id = $1 AND published_at IS NULL)";
+    while sqlx::query_scalar(waits).bind(row).fetch_one(&bench.pool).await.expect("an answer") {
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
+
+async fn is_empty(bench: &Bench) -> bool {
+    let empty =
+        "SELECT NOT EXISTS (SELECT 1 FROM bench_outbox WHERE published_at IS NULL AND dead_at IS NULL)";
+    sqlx::query_scalar(empty).fetch_one(&bench.pool).await.expect("an answer")
+}
+
+async fn by_relay(bench: &Bench, history: &str) -> u64 {
+    let mut child = bench
+        .postbox(&["relay", "--table", "public.bench_outbox", "--cleaner-enabled=false", "--sink", "null:"])
+        .args(["--claim", "owner", "--history", history, "--batch-size", &bench.batch.to_string()])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program");
+    while !is_empty(bench).await {
+        assert!(child.try_wait().expect("its state").is_none(), "the relay ended early");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let peak = peak_memory(&child);
+    child.kill().expect("a kill");
+    child.wait().expect("its end");
+    peak
+}
+
+async fn connect(options: &PgConnectOptions) -> PgConnection {
+    let mut connection = options.clone().disable_statement_logging().connect().await.expect("a connection");
+    sqlx::raw_sql(SESSION).execute(&mut connection).await.expect("a session");
+    connection
+}
+
+/// Reads by key set on one connection, settles on another, overlapped.
+async fn by_hand(bench: &Bench, history: &str) {
+    let options = bench.pool.connect_options();
+    let (mut reads, mut settles) = (connect(&options).await, connect(&options).await);
+    let settle = match history {
+        "keep" => KEEP.to_owned(),
+        "none" => NONE.to_owned(),
+        _ => move_sql(bench).await,
+    };
+    let (sender, mut receiver) = mpsc::channel::<Vec<Uuid>>(2);
+    let settler = tokio::spawn(async move {
+        while let Some(mut ids) = receiver.recv().await {
+            ids.sort_unstable();
+            let settle = sqlx::query(AssertSqlSafe(settle.as_str())).bind(ids).execute(&mut settles);
+            settle.await.expect("a settle");
+        }
+    });
+    let limit = i64::try_from(bench.batch).expect("a batch size");
+    // All rows of the backlog are available since the same moment.
+    let start = "SELECT coalesce(min(available_at), now()) FROM bench_outbox";
+    let at: time::OffsetDateTime = sqlx::query_scalar(start).fetch_one(&bench.pool).await.expect("a time");
+    let mut behind = 0_i64;
+    loop {
+        let read = sqlx::query(READ).bind(at).bind(behind).bind(limit).fetch_all(&mut reads);
+        let rows = read.await.expect("a read");
+        let Some(last) = rows.last() else { break };
+        behind = last.get(5);
+        // What any relay must at least read.
+        let ids = rows.iter().map(|row| {
+            let (_, _): (&str, &str) = (row.get(2), row.get(4));
+            row.get(0)
+        });
+        sender.send(ids.collect()).await.expect("the settler");
+    }
+    drop(sender);
+    settler.await.expect("the settler");
+}
+
+/// The move by hand: the table's columns by their names.
+async fn move_sql(bench: &Bench) -> String {
+    let columns: Vec<String> = sqlx::query_scalar(
+        "SELECT attname::text FROM pg_attribute WHERE attrelid = 'bench_outbox'::regclass AND attnum > 0 AND NOT attisdropped
+         ORDER BY attnum",
+    )
+    .fetch_all(&bench.pool)
+    .await
+    .expect("columns");
+    let value = |column: &String| match column.as_str() {
+        "published_at" => "now()".to_owned(),
+        "attempts" => "attempts + 1".to_owned(),
+        "last_error" => "NULL".to_owned(),
+        column => column.to_owned(),
+    };
+    let values: Vec<String> = columns.iter().map(value).collect();
+    format!(
+        "WITH gone AS ({NONE} RETURNING t.*) INSERT INTO bench_outbox_history ({}) SELECT {} FROM gone",
+        columns.join(", "),
+        values.join(", ")
+    )
+}
