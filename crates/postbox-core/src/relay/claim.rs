@@ -248,7 +248,7 @@ impl<S: Store> Engine<S> {
         let full: Vec<bool> = self.lanes.iter().map(|lane| self.blocked(lane)).collect();
         for claimed in claim.rows {
             let lanes = self.routes.lanes_of(&claimed.delivery.meta.topic);
-            if lanes.is_some() && self.is_fan(&claimed.delivery.meta.topic, &claimed.sinks_done) {
+            if lanes.is_some_and(|lanes| lanes.len() > 1 || !claimed.sinks_done.is_empty()) {
                 self.spread(asked, mode, claimed, &full);
                 continue;
             }

@@ -98,13 +98,7 @@ impl Fan {
 }
 
 impl<S: Store> Engine<S> {
-    /// Whether an event of this topic that these sinks have confirmed takes the way of this file: its route leads to several
-    /// sinks, or did so at an earlier attempt.
-    pub(super) fn is_fan(&self, topic: &Topic, done: &[String]) -> bool {
-        !done.is_empty() || self.routes.lanes_of(topic).is_some_and(|lanes| lanes.len() > 1)
-    }
-
-    /// Takes in a claimed event that goes to several sinks. `full` tells of each lane whether it had no room before this claim.
+    /// Takes in a claimed event that goes to several sinks, or did so at an earlier attempt. `full` tells of each lane whether it had no room before this claim.
     pub(super) fn spread(&mut self, asked: Instant, mode: &ClaimMode, claimed: Claimed, full: &[bool]) {
         let Claimed { lease, delivery, age, sinks_done, .. } = claimed;
         let (topic, bytes, now) = (delivery.meta.topic.clone(), delivery.payload.len(), Instant::now());
@@ -190,7 +184,8 @@ impl<S: Store> Engine<S> {
         let key = key(&ended.lease);
         if self.held.get(&key).is_none_or(|held| held.fan.is_none()) {
             // One of several answers about an event that is held no more settles nothing.
-            let stray = !self.held.contains_key(&key) && self.is_fan(&ended.topic, &[]);
+            let several = self.routes.lanes_of(&ended.topic).is_some_and(|lanes| lanes.len() > 1);
+            let stray = !self.held.contains_key(&key) && several;
             if !stray {
                 self.finish(Outcome::of(ended, &self.settings, put_off));
             }

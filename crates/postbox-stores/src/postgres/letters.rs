@@ -84,7 +84,7 @@ impl Inner {
         let opened = self.opened().await?;
         let Some(Letters { lease: sql, .. }) = &opened.statements.letters else { return Ok(Vec::new()) };
         let token: Arc<str> = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
-        let mut link = self.settles.take().await?;
+        let mut link = self.beside.take().await?;
         let query = sqlx::query(AssertSqlSafe(sql.as_str()))
             .bind(self.single_active.then_some(&self.holder))
             .bind(&opened.key)
@@ -160,7 +160,7 @@ impl Inner {
             LetterVerdict::Later(after) => Some(i64::try_from(after.as_micros()).unwrap_or(i64::MAX)),
         };
         let ids: Vec<Uuid> = letters.iter().map(|(lease, _)| lease.row).collect();
-        let mut link = self.settles.take().await?;
+        let mut link = self.beside.take().await?;
         let query = sqlx::query_scalar::<_, Uuid>(AssertSqlSafe(sql.as_str()))
             .bind(&ids)
             .bind(letters.iter().map(|(lease, _)| &*lease.token).collect::<Vec<_>>())
@@ -177,8 +177,8 @@ impl Inner {
         let mut behind: Option<(OffsetDateTime, i64)> = None;
         let mut total = 0;
         loop {
-            // Taken anew for each page: settles come in between.
-            let mut link = self.settles.take().await?;
+            // Taken anew for each page: letters come in between.
+            let mut link = self.beside.take().await?;
             let query = sqlx::query(AssertSqlSafe(sql.as_str()))
                 .bind(self.single_active.then_some(&self.holder))
                 .bind(&opened.key)

@@ -15,6 +15,7 @@ mod faults;
 mod fences;
 mod grants;
 mod hot;
+mod letters;
 mod migrations;
 mod stuck;
 mod subject;
