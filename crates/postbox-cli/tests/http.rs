@@ -62,7 +62,7 @@ fn every_metric_is_there_under_its_prefix() {
     let place = Place::new();
     place.file(
         "postbox.toml",
-        "[sinks.main]\nurl = \"file:out.jsonl\"\n[sinks.down]\nurl = \"file:missing/out.jsonl\"\n\
+        "dead_letter = \"file:dead.jsonl\"\n[sinks.main]\nurl = \"file:out.jsonl\"\n[sinks.down]\nurl = \"file:missing/out.jsonl\"\n\
          [[route]]\ntopic = \"org.**\"\nsink = \"main\"\n[[route]]\ntopic = \"down.**\"\nsink = \"down\"\n",
     );
     let args = [
@@ -104,6 +104,7 @@ fn every_metric_is_there_under_its_prefix() {
         "dispatch_latency_seconds_bucket{table=\"public.org_outbox\",topic=\"org.organization.created.v1\",result=\"success\",le=\"30\"} 1",
         "delivery_lag_seconds_bucket{table=\"public.org_outbox\",le=\"3600\"} 1",
         "dead_total{table=\"public.org_outbox\",topic=\"nowhere.to.go.v1\"} 1",
+        "dlq_total{table=\"public.org_outbox\",topic=\"nowhere.to.go.v1\"} 1",
         "cold_enqueued_total{table=\"public.org_outbox\"}",
         "cleaned_total{table=\"public.org_outbox\"}",
         "pending{table=\"public.org_outbox\"}",

@@ -382,7 +382,7 @@ fn config_check_and_show_and_explain() {
         shown.stdout.contains("postgres://app:***@127.0.0.1:1/app") && !shown.stdout.contains("Zq9"),
         "{shown:?}"
     );
-    assert_eq!(place.json(&["config", "show", "--batch-size", "7"])["settings"][11]["value"], 7);
+    assert_eq!(place.json(&["config", "show", "--batch-size", "7"])["settings"][12]["value"], 7);
     let explained = place.ok(&["explain", "OUTBOX_TABLE_MISSING"]);
     assert!(explained.contains("does not exist") && explained.contains("next: "), "{explained}");
     assert!(place.ok(&["explain"]).lines().count() >= 30);

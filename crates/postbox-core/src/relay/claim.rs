@@ -257,7 +257,7 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let lanes = self.routes.lanes_of(&claimed.delivery.meta.topic);
-            if lanes.is_some() && self.is_fan(&claimed.delivery.meta.topic, &claimed.sinks_done) {
+            if lanes.is_some_and(|lanes| lanes.len() > 1 || !claimed.sinks_done.is_empty()) {
                 if !self.take_in_fan(asked, mode, claimed, &full, strand) {
                     cut.off(strand);
                 }

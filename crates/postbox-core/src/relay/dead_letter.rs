@@ -137,12 +137,15 @@ impl<S: Store> AfterDeath<S> {
         next_redrive: &mut Instant,
         stop: &mut watch::Receiver<bool>,
     ) -> Result<Posted, StoreError> {
+        let mut redriven = Ok(0);
         if Instant::now() >= *next_redrive {
-            self.redrive().await?;
+            redriven = self.redrive().await;
             let after = self.settings.redrive_after.unwrap_or(REDRIVE_EVERY);
             *next_redrive = Instant::now() + (after / 10).max(self.settings.poll_interval).min(REDRIVE_EVERY);
         }
-        self.post(stop).await
+        // Neither keeps the other from its work.
+        let posted = self.post(stop).await?;
+        redriven.map(|_| posted)
     }
 
     /// Replays what has been dead for long enough.

@@ -110,14 +110,8 @@ impl Fan {
 }
 
 impl<S: Store> Engine<S> {
-    /// Whether an event of this topic that these sinks have confirmed takes the way of this file: its route leads to several
-    /// sinks, or did so at an earlier attempt.
-    pub(super) fn is_fan(&self, topic: &Topic, done: &[String]) -> bool {
-        !done.is_empty() || self.routes.lanes_of(topic).is_some_and(|lanes| lanes.len() > 1)
-    }
-
-    /// Takes in a claimed event that goes to several sinks. `full` tells of each lane whether it had no room before this claim.
-    /// Answers whether those behind it in its strand may line up.
+    /// Takes in a claimed event that goes to several sinks, or did so at an earlier attempt. `full` tells of each lane whether
+    /// it had no room before this claim. Answers whether those behind it in its strand may line up.
     pub(super) fn take_in_fan(
         &mut self,
         asked: Instant,
@@ -226,7 +220,8 @@ impl<S: Store> Engine<S> {
         let key = key(&ended.lease);
         if self.held.get(&key).is_none_or(|held| held.fan.is_none()) {
             // One of several answers about an event that is held no more settles nothing.
-            let stray = !self.held.contains_key(&key) && self.is_fan(&ended.topic, &[]);
+            let several = self.routes.lanes_of(&ended.topic).is_some_and(|lanes| lanes.len() > 1);
+            let stray = !self.held.contains_key(&key) && several;
             if !stray {
                 self.finish(Outcome::of(ended, &self.settings, put_off));
             }

@@ -84,9 +84,9 @@ impl Inner {
         let opened = self.opened().await?;
         let Some(Letters { lease: sql, .. }) = &opened.statements.letters else { return Ok(Vec::new()) };
         let token: Arc<str> = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
-        let mut link = self.settles.take().await?;
+        let mut link = self.beside.take().await?;
         let query = opened
-            .query(&sql)
+            .query(sql)
             .bind(self.single_active.then_some(&self.holder))
             .bind(&opened.key)
             .bind(request.lock_ttl.as_secs_f64())
@@ -162,9 +162,9 @@ impl Inner {
             LetterVerdict::Later(after) => Some(i64::try_from(after.as_micros()).unwrap_or(i64::MAX)),
         };
         let ids: Vec<Uuid> = letters.iter().map(|(lease, _)| lease.row).collect();
-        let mut link = self.settles.take().await?;
+        let mut link = self.beside.take().await?;
         let query = opened
-            .scalar::<Uuid>(&sql)
+            .scalar::<Uuid>(sql)
             .bind(&ids)
             .bind(letters.iter().map(|(lease, _)| &*lease.token).collect::<Vec<_>>())
             .bind(letters.iter().map(|(_, verdict)| wait(verdict)).collect::<Vec<_>>())
@@ -180,10 +180,10 @@ impl Inner {
         let mut behind: Option<(OffsetDateTime, i64)> = None;
         let mut total = 0;
         loop {
-            // Taken anew for each page: settles come in between.
-            let mut link = self.settles.take().await?;
+            // Taken anew for each page: letters come in between.
+            let mut link = self.beside.take().await?;
             let query = opened
-                .query(&sql)
+                .query(sql)
                 .bind(self.single_active.then_some(&self.holder))
                 .bind(&opened.key)
                 .bind(request.after.as_secs_f64())

@@ -31,7 +31,8 @@ use super::strategy::{LEADER_TTL, Strategy};
 
 /// An outbox table in PostgreSQL, for one relay.
 ///
-/// It holds two connections of its own: claims (with the session lock) and settles overlap.
+/// It holds two connections of its own: claims (with the session lock) and settles overlap. Where dead events go to a route or
+/// are tried again, that has a third, so that nothing that lives waits for it.
 #[derive(Debug, Clone)]
 pub struct PgStore(pub(super) Arc<Inner>);
 
@@ -41,6 +42,8 @@ pub(super) struct Inner {
     pub(super) label: Arc<str>,
     pub(super) claims: Link,
     pub(super) settles: Link,
+    /// For dead events; connects when there is something to do about them.
+    pub(super) beside: Link,
     pub(super) single_active: bool,
     strategy: Strategy,
     pub(super) order: Order,
@@ -162,7 +165,8 @@ impl PgStoreBuilder {
             label: self.table.to_string().into(),
             table: self.table,
             claims: Link::new(options.clone()),
-            settles: Link::new(options),
+            settles: Link::new(options.clone()),
+            beside: Link::new(options),
             single_active: self.single_active,
             strategy: self.strategy,
             order: self.order,
@@ -228,6 +232,7 @@ impl Inner {
         if pooled {
             self.claims.goes_through_a_pooler();
             self.settles.goes_through_a_pooler();
+            self.beside.goes_through_a_pooler();
         }
         let mut settles = self.settles.take().await?;
         let version = sqlx::query_scalar::<_, String>("SHOW server_version_num").persistent(false);
@@ -604,6 +609,7 @@ impl Store for PgStore {
         self.0.resign().await;
         self.0.claims.close().await;
         self.0.settles.close().await;
+        self.0.beside.close().await;
     }
 }
 

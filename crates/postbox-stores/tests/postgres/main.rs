@@ -16,6 +16,7 @@ mod fences;
 mod grants;
 mod history;
 mod hot;
+mod letters;
 mod migrations;
 mod order;
 mod order_faults;

@@ -1,7 +1,7 @@
 //! What only SQLite can show of histories: migrations of a file, and columns of somebody's own.
 
 use postbox_core::{Browse as _, Code, History, Postbox, Published, Relay, Store as _};
-use postbox_stores::sqlite::migrate::{self, Extras, Format};
+use postbox_stores::sqlite::migrate::{self, Extras, Format, Ordered};
 use postbox_testkit::eventually;
 use postbox_testkit::suite::script::Scripted;
 use postbox_testkit::suite::{PATIENCE, Subject as _, enqueue, events, quick};

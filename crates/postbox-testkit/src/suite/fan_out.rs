@@ -247,6 +247,34 @@ pub async fn a_stop_remembers_who_has_confirmed_and_a_crash_loses_nothing<S: Sub
     assert_eq!((c.tries(other), d.tries(other)), (1, 1));
 }
 
+/// What one relay learned of an event, the next one that has it knows.
+pub async fn many_relays_share_a_table_with_fan_out<S: Subject>(subject: &S) {
+    if !subject.features().full {
+        return skipped(BARE);
+    }
+    let ids = enqueue(subject, events(300)).await;
+    let (a, b) = (
+        Scripted::new(
+            |d| if d.meta.sequence % 5 == 0 && d.meta.attempts == 1 { Act::Retry } else { Act::Ok },
+        ),
+        Scripted::new(|d| if d.meta.sequence % 3 == 0 && d.meta.attempts < 3 { Act::Retry } else { Act::Ok }),
+    );
+    let relay = |_| {
+        let relay = Relay::builder(subject.store(false)).settings(Settings { batch_size: 10, ..quick() });
+        relay.fan_out("**", [("a", a.clone()), ("b", b.clone())]).build().unwrap().spawn()
+    };
+    let relays: Vec<RelayHandle> = (0..3).map(relay).collect();
+    for id in &ids {
+        published(subject, *id).await;
+    }
+    for relay in relays {
+        relay.shutdown().await.unwrap();
+    }
+    assert_eq!((a.arrived().len(), b.arrived().len()), (ids.len(), ids.len()), "each once");
+    arrived(&a, &ids).await;
+    arrived(&b, &ids).await;
+}
+
 /// Straight from the commit, with the same rules.
 pub async fn a_hot_event_goes_to_every_sink<S: Subject>(subject: &S) {
     if !subject.has_hot_path() {
@@ -285,6 +313,8 @@ pub async fn sinks_that_are_gone_or_new_are_treated_as_such<S: Subject>(subject:
     };
     // Added in two steps, one of them twice.
     store.settle(vec![done(&rows[0], &["b", "gone"]), done(&rows[1], &["gone"])], 0).await.unwrap();
+    // By a relay that has not read on behind them.
+    let store = subject.store(false);
     let rows = claim(&store, 10).await.rows;
     assert_eq!(
         (&rows[0].sinks_done[..], &rows[1].sinks_done[..]),
@@ -327,7 +357,10 @@ pub async fn claims_leave_out_what_only_others_lack<S: Subject>(subject: &S) {
         let spent = |sinks: &[&str]| -> Arc<[Spent]> {
             Arc::from([Spent { topic: TOPIC, sinks: sinks.iter().map(|name| Arc::from(*name)).collect() }])
         };
+        store.close().await;
+        // By a relay that has not read on behind any row yet.
         let claimed = async |mode: ClaimMode, sinks: &[&str]| {
+            let store = subject.store(single_active);
             let request = postbox_core::store::ClaimRequest { spent: spent(sinks), ..request(mode, 10) };
             let rows = store.claim(request).await.unwrap().rows;
             let found: Vec<EventId> = rows.iter().map(|row| row.delivery.meta.event_id).collect();
@@ -338,12 +371,14 @@ pub async fn claims_leave_out_what_only_others_lack<S: Subject>(subject: &S) {
                 sinks_done: Vec::new(),
             });
             store.settle(back.collect(), 0).await.unwrap();
+            store.close().await;
             found
         };
         assert_eq!(claimed(ClaimMode::Waiting, &["a"]).await, [ids[0]]);
         assert_eq!(claimed(ClaimMode::Waiting, &["a", "b"]).await, [ids[0], ids[1]]);
         assert_eq!(claimed(ClaimMode::Waiting, &["a", "d"]).await, ids);
         assert_eq!(claimed(ClaimMode::Probe(Arc::from([TOPIC])), &["b"]).await, [ids[0], ids[1]]);
+        let store = subject.store(single_active);
         let rows = claim(&store, 10).await.rows;
         let delivered = rows.iter().map(|row| Settlement {
             lease: row.lease.clone(),

@@ -328,6 +328,7 @@ macro_rules! store_suite {
                 fan_out: what_one_sink_rejects_is_dead_and_replayed_to_the_rest,
                 fan_out: a_failure_is_charged_though_another_sink_is_down,
                 fan_out: a_stop_remembers_who_has_confirmed_and_a_crash_loses_nothing,
+                fan_out: many_relays_share_a_table_with_fan_out,
                 fan_out: a_hot_event_goes_to_every_sink,
                 fan_out: sinks_that_are_gone_or_new_are_treated_as_such,
                 fan_out: claims_leave_out_what_only_others_lack,
