@@ -35,6 +35,8 @@ pub(super) struct Ordered {
     ahead: Ahead,
     /// Everything was read since it began.
     at_end: bool,
+    /// It was put off once, for what is new.
+    owed: bool,
     /// When the last reading of everything ended.
     ended: Instant,
     /// What that has cost until now, and what it did the last time.
@@ -46,21 +48,24 @@ pub(super) struct Ordered {
 
 impl Ordered {
     pub(super) fn new(on_dead: OnDead) -> Self {
-        let [cost, last_cost, usual_cost] = [Duration::ZERO; 3];
+        let (cost, last_cost, usual_cost) = (Duration::ZERO, Duration::MAX, Duration::MAX);
         let (ahead, ended) = (Ahead::new(on_dead), Instant::now());
-        Self { ahead, at_end: false, ended, cost, last_cost, usual_cost }
+        Self { ahead, at_end: false, owed: false, ended, cost, last_cost, usual_cost }
     }
 
-    /// Begins to read everything again, when that is over and affordable: for rows that others gave back, replayed or
-    /// discarded. Not while rows are chosen and not leased yet: they would be taken for rows that were given back.
-    fn begin_again(&mut self) {
+    /// Whether everything shall be read again, since that is over and affordable: for rows that others gave back, replayed or
+    /// discarded.
+    fn is_due(&self) -> bool {
         let (ready, ago) = (self.ahead.has_ready(), self.ended.elapsed());
-        let due = ago >= self.usual_cost * SHARE && (!ready || ago >= OFTEN);
+        let due = ago >= self.usual_cost.saturating_mul(SHARE) && (!ready || ago >= OFTEN);
         let wanted = !ready && (self.usual_cost < CHEAP || self.ahead.hungry);
-        if self.at_end && (due || wanted) {
-            self.ahead.restart();
-            (self.at_end, self.cost) = (false, Duration::ZERO);
-        }
+        self.at_end && (due || wanted)
+    }
+
+    /// Not while rows are chosen and not leased yet: they would be taken for rows that were given back.
+    fn begin_again(&mut self) {
+        self.ahead.restart();
+        (self.at_end, self.owed, self.cost) = (false, false, Duration::ZERO);
     }
 
     fn read(&mut self, rows: usize, took: Duration) {
@@ -156,7 +161,14 @@ impl Inner {
             ClaimMode::Waiting | ClaimMode::Suspect => HashSet::new(),
         };
         let (mut chosen, mut looked) = (Vec::new(), 0);
-        ordered.begin_again();
+        if ordered.is_due() {
+            // What is new does not wait until all that is old was read, but all of that must not wait for ever.
+            if !ordered.owed && self.read_on(ordered, opened, request, wanted.now).await? > 0 {
+                ordered.owed = true;
+            } else {
+                ordered.begin_again();
+            }
+        }
         loop {
             match &request.mode {
                 ClaimMode::Waiting => {
@@ -172,12 +184,9 @@ impl Inner {
             {
                 break;
             }
-            let asked = Instant::now();
-            let seen = self.read_ahead(opened, request, ordered.ahead.cursor).await?;
-            ordered.ahead.take_in(seen.iter().copied(), wanted.now);
-            ordered.read(seen.len(), asked.elapsed());
-            looked += seen.len();
-            if seen.is_empty() {
+            let read = self.read_on(ordered, opened, request, wanted.now).await?;
+            looked += read;
+            if read == 0 {
                 break;
             }
         }
@@ -193,15 +202,18 @@ impl Inner {
         Ok(chosen)
     }
 
-    async fn read_ahead(
+    /// Reads on; answers how many rows.
+    async fn read_on(
         &self,
+        ordered: &mut Ordered,
         opened: &Opened,
         request: &ClaimRequest,
-        behind: i64,
-    ) -> Result<Vec<Seen>, StoreError> {
+        at: i64,
+    ) -> Result<usize, StoreError> {
+        let asked = Instant::now();
         let mut reader = self.reader.take().await?;
         let look = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(opened.statements.ahead.as_str()))
-            .bind(behind)
+            .bind(ordered.ahead.cursor)
             .bind(now().saturating_sub(span(request.lock_ttl)))
             .bind(i64::try_from(CHUNK).unwrap_or(i64::MAX))
             .fetch_one(&mut reader.connection);
@@ -210,7 +222,10 @@ impl Inner {
         let mut seen: Vec<Seen> = answer.split(';').filter_map(Seen::read).collect();
         // An aggregate function promises no order.
         seen.sort_unstable_by_key(|seen| seen.row.sequence);
-        Ok(seen)
+        let read = seen.len();
+        ordered.ahead.take_in(seen.into_iter(), at);
+        ordered.read(read, asked.elapsed());
+        Ok(read)
     }
 
     /// Leases what was chosen. A run ends at the first row that could not be had or read: what was leased behind it goes back.
