@@ -327,7 +327,7 @@ fn settings() {
             invalid,
             &["less than 1.5 × relay.dispatch_timeout", "next: give --lock-ttl at least 45s"],
         ),
-        case("unsupported", &sunk(&["--claim", "owner"]), 2, "OUTBOX_CONFIG_UNSUPPORTED", &[]),
+        case("unsupported", &sunk(&["--fair-tenants=true"]), 2, "OUTBOX_CONFIG_UNSUPPORTED", &[]),
         case("no sink", &relay(&[]), 2, "OUTBOX_CONFIG_MISSING", &["sink is not set", "OUTBOX_SINK"]),
         case("sink", &relay(&["--sink", "ftp://app:Zq9@host/x"]), 2, bad_sink, &["the scheme is not known"]),
         case(

@@ -10,11 +10,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use postbox_core::OnDead;
 
-use super::lease::Candidate;
+use super::seen::{Row, Seen};
 
 /// So many rows are remembered; beyond, what cannot be claimed anyway is forgotten until the next sweep.
 const MOST_ROWS: usize = 50_000;
@@ -24,33 +23,6 @@ const MOST_OF_ONE: usize = 1_000;
 const SHORT_RUN: usize = 10;
 /// How many, while others wait.
 const LONG_RUN: usize = 50;
-
-/// A row that waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Row {
-    pub(super) sequence: i64,
-    available_at: i64,
-    pub(super) attempts: i64,
-    /// Its lease ran out.
-    expired: bool,
-    bytes: usize,
-    /// A number for its topic.
-    topic: u64,
-    /// The number of its strand; one without an aggregate has a strand of its own.
-    pub(super) strand: i64,
-    /// Whether it has an aggregate.
-    pub(super) bound: bool,
-}
-
-/// What a look at the table says of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) row: Row,
-    /// Somebody has it.
-    locked: bool,
-    /// It does not wait, but may hold back those that do.
-    dead: bool,
-}
 
 /// What became of a row that was claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,48 +85,6 @@ pub(super) struct Ahead {
     pub(super) cursor: i64,
     /// Rows were forgotten, and nothing else is in the way of them.
     pub(super) hungry: bool,
-}
-
-/// A number for some text, the same in every claim.
-pub(super) fn number(text: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    hasher.finish()
-}
-
-/// The number of a topic, as the table tells it.
-pub(super) fn topic_number(topic: &str) -> u64 {
-    use std::fmt::Write as _;
-    let mut hex = String::with_capacity(topic.len() * 2);
-    for byte in topic.bytes() {
-        let _ = write!(hex, "{byte:02X}");
-    }
-    number(&hex)
-}
-
-impl Row {
-    /// The same for those who lease it.
-    pub(super) fn candidate(&self, suspect: bool) -> Candidate {
-        let Self { sequence, available_at, attempts, bytes, .. } = *self;
-        Candidate { sequence, available_at, attempts, suspect, bytes }
-    }
-}
-
-impl Seen {
-    /// Reads the answer of `ahead.sql`.
-    pub(super) fn read(text: &str) -> Option<Self> {
-        let mut parts = text.split(' ');
-        let mut next = || parts.next()?.parse::<i64>().ok();
-        let (sequence, available_at, attempts) = (next()?, next()?, next()?);
-        let (lock, bytes, dead) = (next()?, usize::try_from(next()?).ok()?, next()? != 0);
-        let (topic, aggregate) = (parts.next()?, parts.next()?);
-        let bound = aggregate != "-";
-        // Two strands with one number are only slower; those of single rows are below zero.
-        let strand = if bound { (number(aggregate) >> 1).cast_signed() } else { sequence.saturating_neg() };
-        let (expired, topic) = (lock == 1, number(topic));
-        let row = Row { sequence, available_at, attempts, expired, bytes, topic, strand, bound };
-        Some(Self { row, locked: lock == 2, dead })
-    }
 }
 
 impl Strand {

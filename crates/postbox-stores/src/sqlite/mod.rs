@@ -69,6 +69,7 @@ mod patience;
 mod plans;
 mod row;
 mod schema;
+mod seen;
 mod statements;
 mod store;
 mod transaction;

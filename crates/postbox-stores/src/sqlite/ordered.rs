@@ -5,17 +5,18 @@ use std::collections::{HashMap, HashSet};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Settlement, Verdict};
 use postbox_core::{Code, OnDead, StoreError, StoreErrorKind, TableName};
 use sqlx::AssertSqlSafe;
 
-use super::ahead::{Ahead, Fate, Row, Seen, Wanted, topic_number};
+use super::ahead::{Ahead, Fate, Wanted};
 use super::clock::{now, span};
 use super::error::within;
 use super::lease::Candidate;
 use super::patience::OPERATION_LIMIT;
 use super::row::{Content, lease};
-use super::store::{Inner, Opened};
+use super::seen::{Row, Seen, topic_number};
+use super::store::{Inner, MAX_WAIT, Opened};
 use crate::table::Template;
 
 /// How many rows are read at a time, and how many one claim reads at most: it has to end, whatever is in front.
@@ -34,35 +35,44 @@ pub(super) struct Ordered {
     ahead: Ahead,
     /// Everything was read since it began.
     at_end: bool,
+    /// It was put off once, for what is new.
+    owed: bool,
     /// When the last reading of everything ended.
     ended: Instant,
     /// What that has cost until now, and what it did the last time.
     cost: Duration,
     last_cost: Duration,
+    /// The less of the last two times: a machine that stood still once says nothing about the table.
+    usual_cost: Duration,
 }
 
 impl Ordered {
     pub(super) fn new(on_dead: OnDead) -> Self {
-        let (cost, last_cost) = (Duration::ZERO, Duration::ZERO);
-        Self { ahead: Ahead::new(on_dead), at_end: false, ended: Instant::now(), cost, last_cost }
+        let (cost, last_cost, usual_cost) = (Duration::ZERO, Duration::MAX, Duration::MAX);
+        let (ahead, ended) = (Ahead::new(on_dead), Instant::now());
+        Self { ahead, at_end: false, owed: false, ended, cost, last_cost, usual_cost }
     }
 
-    /// Begins to read everything again, when that is over and affordable: for rows that others gave back, replayed or
-    /// discarded. Not while rows are chosen and not leased yet: they would be taken for rows that were given back.
-    fn begin_again(&mut self) {
+    /// Whether everything shall be read again, since that is over and affordable: for rows that others gave back, replayed or
+    /// discarded.
+    fn is_due(&self) -> bool {
         let (ready, ago) = (self.ahead.has_ready(), self.ended.elapsed());
-        let due = ago >= self.last_cost * SHARE && (!ready || ago >= OFTEN);
-        let wanted = !ready && (self.last_cost < CHEAP || self.ahead.hungry);
-        if self.at_end && (due || wanted) {
-            self.ahead.restart();
-            (self.at_end, self.cost) = (false, Duration::ZERO);
-        }
+        let due = ago >= self.usual_cost.saturating_mul(SHARE) && (!ready || ago >= OFTEN);
+        let wanted = !ready && (self.usual_cost < CHEAP || self.ahead.hungry);
+        self.at_end && (due || wanted)
+    }
+
+    /// Not while rows are chosen and not leased yet: they would be taken for rows that were given back.
+    fn begin_again(&mut self) {
+        self.ahead.restart();
+        (self.at_end, self.owed, self.cost) = (false, false, Duration::ZERO);
     }
 
     fn read(&mut self, rows: usize, took: Duration) {
         self.cost += took;
         if rows < CHUNK && !self.at_end {
             (self.at_end, self.ended) = (true, Instant::now());
+            self.usual_cost = self.cost.min(self.last_cost);
             self.last_cost = self.cost;
         }
     }
@@ -81,7 +91,27 @@ pub(super) fn expect_order(names: &Template, table: &TableName) -> Result<(), St
     Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
 }
 
+/// What a settlement means for the row's place in its strand.
+pub(super) fn fate(settlement: &Settlement) -> Fate {
+    let until = |after: Duration| now().saturating_add(span(after).min(MAX_WAIT));
+    let attempts = i64::from(settlement.lease.attempts);
+    match &settlement.verdict {
+        Verdict::Delivered => Fate::Delivered,
+        Verdict::Dead { .. } => Fate::Dead,
+        Verdict::Retry { after, .. } => Fate::Back { attempts, until: Some(until(*after)) },
+        Verdict::Release { after, .. } => {
+            Fate::Back { attempts: (attempts - 1).max(0), until: after.map(until) }
+        }
+    }
+}
+
 impl Inner {
+    /// Remembers what became of rows, for the next claim.
+    pub(super) fn tell(&self, news: impl Iterator<Item = (i64, Fate)>) {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).extend(news);
+        self.turned.notify_one();
+    }
+
     pub(super) async fn claim_in_order(
         &self,
         ordered: &mut Ordered,
@@ -131,7 +161,14 @@ impl Inner {
             ClaimMode::Waiting | ClaimMode::Suspect => HashSet::new(),
         };
         let (mut chosen, mut looked) = (Vec::new(), 0);
-        ordered.begin_again();
+        if ordered.is_due() {
+            // What is new does not wait until all that is old was read, but all of that must not wait for ever.
+            if !ordered.owed && self.read_on(ordered, opened, request, wanted.now).await? > 0 {
+                ordered.owed = true;
+            } else {
+                ordered.begin_again();
+            }
+        }
         loop {
             match &request.mode {
                 ClaimMode::Waiting => {
@@ -147,12 +184,9 @@ impl Inner {
             {
                 break;
             }
-            let asked = Instant::now();
-            let seen = self.read_ahead(opened, request, ordered.ahead.cursor).await?;
-            ordered.ahead.take_in(seen.iter().copied(), wanted.now);
-            ordered.read(seen.len(), asked.elapsed());
-            looked += seen.len();
-            if seen.is_empty() {
+            let read = self.read_on(ordered, opened, request, wanted.now).await?;
+            looked += read;
+            if read == 0 {
                 break;
             }
         }
@@ -168,15 +202,18 @@ impl Inner {
         Ok(chosen)
     }
 
-    async fn read_ahead(
+    /// Reads on; answers how many rows.
+    async fn read_on(
         &self,
+        ordered: &mut Ordered,
         opened: &Opened,
         request: &ClaimRequest,
-        behind: i64,
-    ) -> Result<Vec<Seen>, StoreError> {
+        at: i64,
+    ) -> Result<usize, StoreError> {
+        let asked = Instant::now();
         let mut reader = self.reader.take().await?;
         let look = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(opened.statements.ahead.as_str()))
-            .bind(behind)
+            .bind(ordered.ahead.cursor)
             .bind(now().saturating_sub(span(request.lock_ttl)))
             .bind(i64::try_from(CHUNK).unwrap_or(i64::MAX))
             .fetch_one(&mut reader.connection);
@@ -185,7 +222,10 @@ impl Inner {
         let mut seen: Vec<Seen> = answer.split(';').filter_map(Seen::read).collect();
         // An aggregate function promises no order.
         seen.sort_unstable_by_key(|seen| seen.row.sequence);
-        Ok(seen)
+        let read = seen.len();
+        ordered.ahead.take_in(seen.into_iter(), at);
+        ordered.read(read, asked.elapsed());
+        Ok(read)
     }
 
     /// Leases what was chosen. A run ends at the first row that could not be had or read: what was leased behind it goes back.

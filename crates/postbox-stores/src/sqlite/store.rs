@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use postbox_core::redact::Summary;
@@ -23,7 +23,7 @@ use super::claim::{ClaimState, data_version};
 use super::clock::{now, span};
 use super::error::classify;
 use super::link::Link;
-use super::ordered::expect_order;
+use super::ordered::{expect_order, fate};
 use super::row::{array, key_of, sequence_of};
 use super::schema::{TableShape, in_main, names};
 use super::statements::Statements;
@@ -57,7 +57,7 @@ pub(super) struct Inner {
     /// What became of rows since the last claim, where order is kept.
     pub(super) news: std::sync::Mutex<Vec<(i64, Fate)>>,
     /// Something did.
-    turned: Notify,
+    pub(super) turned: Notify,
     /// The version of the data that the last claim saw, as the reader counts it.
     pub(super) seen: AtomicI64,
 }
@@ -250,12 +250,6 @@ impl Inner {
         Ok(lost.into_iter().cloned().collect())
     }
 
-    /// Remembers what became of rows, for the next claim.
-    fn tell(&self, news: impl Iterator<Item = (i64, Fate)>) {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner).extend(news);
-        self.turned.notify_one();
-    }
-
     /// Whether another connection has committed since the last claim looked.
     async fn changed(&self) -> Result<bool, StoreError> {
         let mut reader = self.reader.take().await?;
@@ -338,22 +332,8 @@ fn verdict(settlement: &Settlement) -> Value {
     ])
 }
 
-/// What a settlement means for the row's place in its strand.
-fn fate(settlement: &Settlement) -> Fate {
-    let until = |after: Duration| now().saturating_add(span(after).min(MAX_WAIT));
-    let attempts = i64::from(settlement.lease.attempts);
-    match &settlement.verdict {
-        Verdict::Delivered => Fate::Delivered,
-        Verdict::Dead { .. } => Fate::Dead,
-        Verdict::Retry { after, .. } => Fate::Back { attempts, until: Some(until(*after)) },
-        Verdict::Release { after, .. } => {
-            Fate::Back { attempts: (attempts - 1).max(0), until: after.map(until) }
-        }
-    }
-}
-
 /// A thousand years: added to a time, it is still one.
-const MAX_WAIT: i64 = 1000 * 366 * 86_400 * 1_000_000;
+pub(super) const MAX_WAIT: i64 = 1000 * 366 * 86_400 * 1_000_000;
 
 impl Store for SqliteStore {
     fn table(&self) -> &str {

@@ -1,6 +1,7 @@
 //! What is known ahead, without a table.
 
 use super::*;
+use crate::sqlite::seen::number;
 
 const NOW: i64 = 1_000;
 
