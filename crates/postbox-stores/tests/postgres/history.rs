@@ -11,7 +11,7 @@ use postbox_core::{
 use postbox_stores::postgres::migrate::{self, Extras, Format, Ordered};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options};
 use postbox_testkit::suite::script::Scripted;
-use postbox_testkit::suite::{PATIENCE, Subject as _, claim, enqueue, events, quick};
+use postbox_testkit::suite::{PATIENCE, Subject as _, claim_in_turn, enqueue, events, quick};
 use postbox_testkit::{PgServer, Proxy, TestDb, eventually};
 use sqlx::{ConnectOptions as _, Executor as _};
 
@@ -56,7 +56,7 @@ async fn a_settle_whose_reply_was_lost_counts_what_is_gone_as_settled() {
             table.db.psql("DELETE FROM org_outbox; DELETE FROM org_outbox_history");
             enqueue(&table, events(5)).await;
             let (proxy, store) = behind(&table, strategy, history);
-            let claim = claim(&store, 10).await;
+            let claim = claim_in_turn(&store, 10).await;
             assert_eq!(claim.rows.len(), 5);
             let left =
                 settle(&claim).iter().filter(|settlement| settlement.verdict != Verdict::Delivered).count();
@@ -88,7 +88,7 @@ async fn a_former_owner_neither_moves_nor_deletes() {
         let table = Table::new(Shape::Moving).await;
         enqueue(&table, events(4)).await;
         let former = table.store_with(true, history);
-        let claim = claim(&former, 10).await;
+        let claim = claim_in_turn(&former, 10).await;
         assert_eq!(claim.rows.len(), 4);
         // Somebody else has taken over.
         table.db.psql("UPDATE postbox_relay SET holder = 'another', epoch = epoch + 1");

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use postbox_core::redact::Summary;
-use postbox_core::store::{ClaimMode, Claimed, Failure, Settlement, Verdict};
+use postbox_core::store::{ClaimMode, Claimed, Failure, Settlement, Standing, Verdict};
 use postbox_core::{Code, Enqueued, EventId, History, HotPath, Record, Relay, Store as _};
 
 use super::script::{Act, Scripted};
 use super::{
-    OpenTransaction as _, PATIENCE, RowState, Subject, TOPIC, claim, enqueue, event, events, quick, request,
+    OpenTransaction as _, PATIENCE, RowState, Subject, TOPIC, claim, claim_in_turn, enqueue, event, events,
+    quick, request,
 };
 use crate::{eventually, skipped};
 
@@ -30,7 +31,12 @@ pub(super) async fn ready<S: Subject>(subject: &S) -> bool {
 pub(super) async fn deliver<S: Subject>(subject: &S, single_active: bool, history: History, sink: &Scripted) {
     let store = subject.store_with(single_active, history);
     let mut relay = Relay::builder(store).dispatcher(sink.clone()).settings(quick()).build().unwrap();
-    eventually("all to be settled", PATIENCE, async || relay.run_once().await.unwrap().claimed == 0).await;
+    let health = relay.health();
+    eventually("all to be settled", PATIENCE, async || {
+        // Nothing is claimed either while the relay before it is still on its way out.
+        relay.run_once().await.unwrap().claimed == 0 && health.now().standing == Standing::Active
+    })
+    .await;
     relay.close().await;
 }
 
@@ -114,7 +120,7 @@ pub async fn batches_of_every_verdict_are_settled_by_each_history<S: Subject>(su
     {
         let ids = enqueue(subject, events(8)).await;
         let store = subject.store_with(single_active, history);
-        let mut rows = claim(&store, 8).await.rows;
+        let mut rows = claim_in_turn(&store, 8).await.rows;
         assert_eq!(rows.len(), 8);
         rows.sort_by_key(|row| row.delivery.meta.sequence);
         // What somebody else has by now.
@@ -204,7 +210,7 @@ pub async fn a_death_before_the_settle_repeats_and_loses_nothing<S: Subject>(sub
     {
         let ids = enqueue(subject, events(3)).await;
         let dying = subject.store_with(single_active, history);
-        let claimed = claim(&dying, 3).await;
+        let claimed = claim_in_turn(&dying, 3).await;
         let first: Vec<EventId> = claimed.rows.iter().map(|row| row.delivery.meta.event_id).collect();
         assert_eq!(first.len(), 3, "these are dispatched");
         // It dies here: nothing is settled or given back.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postbox_core::cleaner::SweepCount;
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing};
 use postbox_core::{
     Backoff, Browse, DeadLetters, Diagnose, Driver, EventId, History, Inspect, Order, Outbox,
     OutboxTransaction, Receipt, Record, RecordBuilder, Settings, Store, TableName, Topic, UnitOfWork,
@@ -206,6 +206,15 @@ pub fn request(mode: ClaimMode, limit: usize) -> ClaimRequest {
 /// Claims waiting rows.
 pub async fn claim<S: Store>(store: &S, limit: usize) -> Claim {
     store.claim(request(ClaimMode::Waiting, limit)).await.expect("a claim")
+}
+
+/// Claims waiting rows as soon as the relay may work: the one before it may still be on its way out.
+pub async fn claim_in_turn<S: Store>(store: &S, limit: usize) -> Claim {
+    crate::eventually("a turn", PATIENCE, async || {
+        let claim = claim(store, limit).await;
+        (claim.standing == Standing::Active).then_some(claim)
+    })
+    .await
 }
 
 /// Settings under which tests are quick and nothing else changes.
