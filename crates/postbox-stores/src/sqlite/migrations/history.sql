@@ -27,6 +27,7 @@ CREATE TABLE IF NOT EXISTS {{history}} (
     content_type   TEXT,
     attempts_log   TEXT,
     sinks_done     TEXT,
+    redrives       INTEGER,
     payload        TEXT    NOT NULL,
     payload_raw    BLOB
 ) STRICT
