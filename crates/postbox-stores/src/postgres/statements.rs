@@ -169,14 +169,14 @@ impl Statements {
             )),
             others: base.fill(
                 "SELECT CASE WHEN expires_at > clock_timestamp() THEN strategy END, holder,
-                        CASE WHEN shared_at > clock_timestamp() - make_interval(secs => $2) THEN shared_by END
+                        CASE WHEN shared_until > clock_timestamp() THEN shared_by END
                  FROM {{relay}} WHERE tbl = $1",
             ),
             share: base.fill(
-                "UPDATE {{relay}} SET shared_by = $2, shared_at = clock_timestamp() WHERE tbl = $1",
+                "UPDATE {{relay}} SET shared_by = $2, shared_until = clock_timestamp() + make_interval(secs => $3) WHERE tbl = $1",
             ),
             unshare: base.fill(
-                "UPDATE {{relay}} SET shared_by = NULL, shared_at = NULL WHERE tbl = $1 AND shared_by = $2",
+                "UPDATE {{relay}} SET shared_by = NULL, shared_until = NULL WHERE tbl = $1 AND shared_by = $2",
             ),
             suspects_among: pending.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{table}} WHERE {{pending}} AND topic = ANY ($1)
