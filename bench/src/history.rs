@@ -11,8 +11,11 @@ use uuid::Uuid;
 
 use crate::drain::{Bench, TOPIC, median, peak_memory};
 
-/// Rows behind the last that was read; nothing is written for them.
-const READ: &str = "SELECT id, event_id, topic, attempts, payload::text, sequence FROM bench_outbox
+/// Rows behind the last that was read, with all that an event may carry; nothing is written for them.
+const READ: &str = "SELECT id, event_id, topic, attempts, payload::text, sequence, tenant_id, now(), created_at, available_at,
+           payload_raw, content_type, headers::text, aggregate_type, aggregate_id, occurred_at, schema_id, schema_version,
+           routing_key, metadata::text, traceparent, tracestate, sinks_done
+    FROM bench_outbox
     WHERE published_at IS NULL AND dead_at IS NULL AND available_at <= now() AND locked_at IS NULL
       AND (available_at, sequence) > ($1, $2)
     ORDER BY available_at, sequence LIMIT $3";

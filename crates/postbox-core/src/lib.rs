@@ -25,6 +25,8 @@ pub mod dispatcher;
 pub mod embed;
 pub mod event;
 pub mod failpoint;
+#[doc(hidden)]
+pub mod hash;
 pub mod history;
 pub mod hook;
 pub mod hot;

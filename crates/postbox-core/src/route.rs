@@ -37,6 +37,9 @@ pub struct PatternError {
 impl Pattern {
     /// Whether the topic matches.
     pub fn matches(&self, topic: &Topic) -> bool {
+        if let [Segment::Any] = self.0[..] {
+            return true;
+        }
         let segments: Vec<&str> = topic.as_str().split('.').collect();
         matches(&self.0, &segments)
     }

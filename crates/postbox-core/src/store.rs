@@ -195,8 +195,8 @@ pub enum OnDead {
 pub struct Claimed {
     /// The fence for its settlement.
     pub lease: Lease,
-    /// What to dispatch.
-    pub delivery: Delivery,
+    /// What to dispatch. Boxed: it goes through several hands.
+    pub delivery: Box<Delivery>,
     /// How long it had been due when it was claimed, by the database's clock.
     pub age: Duration,
     /// Its strand, where order is asked for: events with the same number are dispatched one after another, by sequence. A

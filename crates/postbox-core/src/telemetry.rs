@@ -151,11 +151,12 @@ impl Telemetry {
         self.with_topic(topic, |metrics| metrics.enqueued.increment(1));
     }
 
-    pub(crate) fn dispatched(&self, topic: &Topic, success: bool, took: Duration) {
+    /// So many events of a topic ended in the same way after the same time.
+    pub(crate) fn dispatched(&self, topic: &Topic, success: bool, took: Duration, events: usize) {
         self.with_topic(topic, |metrics| {
             let (count, latency) = if success { &metrics.success } else { &metrics.failure };
-            count.increment(1);
-            latency.record(took);
+            count.increment(events as u64);
+            latency.record_many(took.as_secs_f64(), events);
         });
     }
 

@@ -1,8 +1,10 @@
 //! [`Topic`]: what an event is, as a name that routes can match.
 
-use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -20,8 +22,15 @@ use crate::code::Code;
 /// assert!(Topic::parse("Org.Created").is_err());
 /// assert!(Topic::lenient("Org.Created").is_ok()); // names of another system
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Topic(Cow<'static, str>);
+#[derive(Clone)]
+pub struct Topic(Text);
+
+/// Its name; many events share one, and each is cloned several times on its way.
+#[derive(Clone)]
+enum Text {
+    Static(&'static str),
+    Shared(Arc<str>),
+}
 
 /// Why a text is not a topic.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,11 +48,10 @@ impl Topic {
     ///
     /// # Errors
     /// When the text does not have the form `<module>.<aggregate>.<event>.vN`.
-    pub fn parse(text: impl Into<String>) -> Result<Self, TopicError> {
-        let text = text.into();
-        match strict_problem(text.as_bytes()) {
-            None => Ok(Self(Cow::Owned(text))),
-            Some(problem) => Err(TopicError::new(&text, problem)),
+    pub fn parse(text: impl AsRef<str> + Into<Arc<str>>) -> Result<Self, TopicError> {
+        match strict_problem(text.as_ref().as_bytes()) {
+            None => Ok(Self(Text::Shared(text.into()))),
+            Some(problem) => Err(TopicError::new(text.as_ref(), problem)),
         }
     }
 
@@ -53,7 +61,7 @@ impl Topic {
     /// When the text is not a topic of the standard form.
     pub const fn from_static(text: &'static str) -> Self {
         match strict_problem(text.as_bytes()) {
-            None => Self(Cow::Borrowed(text)),
+            None => Self(Text::Static(text)),
             Some(problem) => panic!("{}", problem),
         }
     }
@@ -62,23 +70,26 @@ impl Topic {
     ///
     /// # Errors
     /// When the text is empty, too long or holds a control character.
-    pub fn lenient(text: impl Into<String>) -> Result<Self, TopicError> {
-        let text = text.into();
-        let problem = if text.is_empty() {
+    pub fn lenient(text: impl AsRef<str> + Into<Arc<str>>) -> Result<Self, TopicError> {
+        let name = text.as_ref();
+        let problem = if name.is_empty() {
             "it is empty"
-        } else if text.len() > LENIENT_LIMIT {
+        } else if name.len() > LENIENT_LIMIT {
             "it is longer than 255 bytes"
-        } else if text.chars().any(char::is_control) {
+        } else if name.chars().any(char::is_control) {
             "it holds a control character"
         } else {
-            return Ok(Self(Cow::Owned(text)));
+            return Ok(Self(Text::Shared(text.into())));
         };
-        Err(TopicError::new(&text, problem))
+        Err(TopicError::new(name, problem))
     }
 
     /// The topic as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        match &self.0 {
+            Text::Static(text) => text,
+            Text::Shared(text) => text,
+        }
     }
 
     /// Refuses to compile an enum of events with a topic twice. What `#[derive(Event)]` writes calls it in a constant.
@@ -106,14 +117,16 @@ impl Topic {
 
     const fn bytes(&self) -> &[u8] {
         match &self.0 {
-            Cow::Borrowed(text) => text.as_bytes(),
-            Cow::Owned(text) => text.as_bytes(),
+            Text::Static(text) => text.as_bytes(),
+            Text::Shared(_) => {
+                panic!("only topics that are known when the program is built are compared here")
+            }
         }
     }
 
     /// The `N` of the last segment `vN`; none for a lenient topic without one.
     pub fn version(&self) -> Option<u32> {
-        self.0.rsplit('.').next()?.strip_prefix('v')?.parse().ok()
+        self.as_str().rsplit('.').next()?.strip_prefix('v')?.parse().ok()
     }
 }
 
@@ -176,15 +189,47 @@ impl TopicError {
     }
 }
 
+impl PartialEq for Topic {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Topic {}
+
+impl Hash for Topic {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl PartialOrd for Topic {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Topic {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl fmt::Debug for Topic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Topic").field(&self.as_str()).finish()
+    }
+}
+
 impl fmt::Display for Topic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl AsRef<str> for Topic {
     fn as_ref(&self) -> &str {
-        &self.0
+        self.as_str()
     }
 }
 
@@ -204,7 +249,7 @@ impl TryFrom<&str> for Topic {
 
 impl Serialize for Topic {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(&self.0)
+        s.serialize_str(self.as_str())
     }
 }
 

@@ -79,7 +79,7 @@ impl Dispatching {
             slots.push(Place { lease: item.lease, probe: item.probe, hot: item.hot });
             batch.push(*item.delivery);
         }
-        let batch: Arc<[Delivery]> = batch.into();
+        let batch = Arc::new(batch);
         let receipts = Receipts::new(batch.len());
         let mut unit = Unit {
             lane,
@@ -109,12 +109,12 @@ impl Dispatching {
 }
 
 /// The body of a dispatch task.
-async fn dispatch(sink: BoxDispatcher, batch: Arc<[Delivery]>, mut receipts: Receipts) {
+async fn dispatch(sink: BoxDispatcher, batch: Arc<Vec<Delivery>>, mut receipts: Receipts) {
     use tracing::Instrument as _;
     for delivery in batch.iter() {
         failpoint::hit("dispatch.before", delivery.meta.topic.as_str()).await;
     }
-    if let [delivery] = &*batch {
+    if let [delivery] = batch.as_slice() {
         let meta = &delivery.meta;
         let span = tracing::info_span!("dispatch", table = &*meta.table, topic = %meta.topic, event_id = %meta.event_id, attempts = meta.attempts);
         crate::trace::link(&span, meta.traceparent.as_deref());
@@ -141,7 +141,7 @@ impl Drop for AbortOnDrop {
 struct Unit {
     lane: usize,
     slots: Vec<Place>,
-    batch: Arc<[Delivery]>,
+    batch: Arc<Vec<Delivery>>,
     receipts: Receipts,
     started: Instant,
     silent: bool,
@@ -212,18 +212,27 @@ impl Unit {
         if outcomes.is_empty() && again.is_empty() && !over {
             return;
         }
-        let ended = outcomes.into_iter().map(|(index, outcome)| self.ended(index, outcome)).collect();
+        let took = self.started.elapsed();
+        if self.shared.counted {
+            self.count(&outcomes, took);
+        }
+        let ended = outcomes.into_iter().map(|(index, outcome)| self.ended(index, outcome, took)).collect();
         // The relay may be gone; its successor will find the leases.
         let silent = if self.silent { self.slots.len() } else { 0 };
         let _ = self.shared.reports.send(Report { lane: self.lane, ended, again, over, silent });
     }
 
-    fn ended(&self, index: usize, outcome: Result<(), DispatchError>) -> Ended {
-        let (slot, delivery) = (&self.slots[index], &self.batch[index]);
-        let took = self.started.elapsed();
-        if self.shared.counted {
-            self.shared.telemetry.dispatched(&delivery.meta.topic, outcome.is_ok(), took);
+    /// Counts outcomes, those of one topic that stand together at once.
+    fn count(&self, outcomes: &[Outcome], took: Duration) {
+        let kind = |(index, outcome): &Outcome| (&self.batch[*index].meta.topic, outcome.is_ok());
+        for alike in outcomes.chunk_by(|a, b| kind(a) == kind(b)) {
+            let (topic, success) = kind(&alike[0]);
+            self.shared.telemetry.dispatched(topic, success, took, alike.len());
         }
+    }
+
+    fn ended(&self, index: usize, outcome: Result<(), DispatchError>, took: Duration) -> Ended {
+        let (slot, delivery) = (&self.slots[index], &self.batch[index]);
         let end = match outcome {
             Ok(()) => End::Delivered,
             Err(error) => self.failed(delivery, &error),

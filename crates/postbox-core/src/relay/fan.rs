@@ -33,7 +33,7 @@ pub(super) struct Fan {
 #[derive(Debug)]
 pub(super) struct Spread {
     pub(super) lease: Lease,
-    delivery: Delivery,
+    delivery: Box<Delivery>,
     sinks_done: Vec<String>,
     /// It came by an ordinary claim: it is no suspect, and no probe.
     waiting: bool,
@@ -166,7 +166,7 @@ impl<S: Store> Engine<S> {
                 State::Ended(Answer::NotAsked { after: None, reason: None })
             } else {
                 let (lease, delivery) = (lease.clone(), delivery.clone());
-                lane.push(Item { lease, delivery: Box::new(delivery), alone: !waiting, probe, hot: false });
+                lane.push(Item { lease, delivery, alone: !waiting, probe, hot: false });
                 lane.held += 1;
                 lane.held_bytes += bytes;
                 State::Queued

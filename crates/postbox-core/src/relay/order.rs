@@ -4,7 +4,7 @@
 //! everything that is held. When the first has arrived, the next goes on. When it has not, what waits behind it goes back
 //! uncharged in the same settle that writes what became of it: nobody overtakes it (hazard 19).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,6 +13,7 @@ use super::fan::Spread;
 use super::lane::Item;
 use super::run::{Engine, HeldKey, Stage, key};
 use super::settle::Outcome;
+use crate::hash::RowMap;
 use crate::store::{Lease, OnDead, Order, Standing, Store, Verdict};
 
 /// A first of a strand that takes longer than this gives up the places of those behind it when there is no room for others.
@@ -24,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Strands {
     order: Order,
-    at_work: HashMap<i64, Strand>,
+    at_work: RowMap<i64, Strand>,
     /// Events that wait behind the first of their strand, in all strands.
     waiting: usize,
     /// When it was last looked for one that is slow.
@@ -79,7 +80,7 @@ enum Then {
 
 impl Strands {
     pub(super) fn new(order: Order) -> Self {
-        Self { order, at_work: HashMap::new(), waiting: 0, looked: Instant::now() }
+        Self { order, at_work: RowMap::default(), waiting: 0, looked: Instant::now() }
     }
 
     /// The strand that an event has to keep to.

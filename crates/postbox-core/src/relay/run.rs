@@ -4,7 +4,6 @@
 //! them alone, so the next claim overlaps with the dispatch and the settle of the last, and nothing is interrupted
 //! half-way: `select!` only ever drops the *waiting* for a task, never the task.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,6 +27,7 @@ use super::order::Strands;
 use super::settings::{RelayError, Settings};
 use super::settle::Outcome;
 use super::tracker::Tracker;
+use crate::hash::RowMap;
 use crate::hot::{HotEnd, Slot};
 use crate::letter::Requirements;
 use crate::route::Routes;
@@ -45,7 +45,7 @@ pub(super) struct Engine<S: Store> {
     pub(super) health: RelayHealth,
 
     /// Every row that is leased to this relay, from its claim to the end of its settle.
-    pub(super) held: HashMap<HeldKey, Held>,
+    pub(super) held: RowMap<HeldKey, Held>,
     /// How many of these came by the hot path.
     pub(super) held_hot: usize,
     /// The relay's end of the hot path.
@@ -54,7 +54,7 @@ pub(super) struct Engine<S: Store> {
     /// What waits behind others of its aggregate.
     pub(super) strands: Strands,
     /// Events that failed and wait for their next attempt, as far as they fit: while there are some, events wait.
-    pub(super) failing: HashMap<Uuid, Instant>,
+    pub(super) failing: RowMap<Uuid, Instant>,
     /// What is to be settled next.
     pub(super) outcomes: Vec<Outcome>,
 
@@ -179,12 +179,12 @@ impl<S: Store> Engine<S> {
             routes,
             lanes,
             telemetry,
-            held: HashMap::new(),
+            held: RowMap::default(),
             held_hot: 0,
             hot,
             tracker,
             strands,
-            failing: HashMap::new(),
+            failing: RowMap::default(),
             probing: None,
             outcomes: Vec::new(),
             reports,

@@ -120,7 +120,7 @@ impl<S: Store> Engine<S> {
 
     pub(super) fn settled(&mut self, batch: Vec<Outcome>, settled: Settled) {
         let lag = self.telemetry.lag();
-        let mut delivered = 0;
+        let (mut delivered, now) = (0, Instant::now());
         if !settled.lost.is_empty() {
             self.telemetry.lease_lost(settled.lost.len());
             let rows = settled.lost.len();
@@ -153,7 +153,7 @@ impl<S: Store> Engine<S> {
                 Verdict::Delivered => {
                     delivered += 1;
                     if let Some(held) = held {
-                        lag.record(held.age + held.claimed_at.elapsed());
+                        lag.record(held.age + now.duration_since(held.claimed_at));
                     }
                 }
                 Verdict::Release { .. } => self.report.released += 1,

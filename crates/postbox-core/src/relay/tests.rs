@@ -26,8 +26,13 @@ impl Store for Endless {
         let delivery = delivery("shop.order.placed.v1", "1");
         let (row, since) = (delivery.meta.event_id.0, delivery.meta.created_at);
         let lease = Lease { row, attempts: 1, token: "t".into(), since };
-        let rows =
-            vec![Claimed { lease, delivery, age: Duration::ZERO, strand: None, sinks_done: Vec::new() }];
+        let rows = vec![Claimed {
+            lease,
+            delivery: Box::new(delivery),
+            age: Duration::ZERO,
+            strand: None,
+            sinks_done: Vec::new(),
+        }];
         Ok(Claim { standing: Standing::Active, rows, ..Claim::default() })
     }
     async fn settle(&self, _: Vec<Settlement>, _: usize) -> Result<Settled, StoreError> {
@@ -81,7 +86,7 @@ impl Store for Losing {
                 let (row, since) = (delivery.meta.event_id.0, delivery.meta.created_at);
                 let lease = Lease { row, attempts: 1, token: "t".into(), since };
                 let (age, strand, sinks_done) = (Duration::ZERO, None, Vec::new());
-                claim.rows.push(Claimed { lease, delivery, age, strand, sinks_done });
+                claim.rows.push(Claimed { lease, delivery: Box::new(delivery), age, strand, sinks_done });
             }
         }
         Ok(claim)

@@ -3,24 +3,24 @@
 //! A lease can end while its event is still being dispatched: the process was stopped for a while, the database was away.
 //! Then the row is claimed again, often by the same process.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::event::EventId;
+use crate::hash::RowMap;
 
 #[derive(Debug)]
 pub(super) struct Tracker {
     /// Since when, and how often at once: an event may go to several sinks.
-    running: HashMap<EventId, (Instant, usize)>,
+    running: RowMap<EventId, (Instant, usize)>,
     /// A dispatch that is not over by then never says so.
     ttl: Duration,
 }
 
 impl Tracker {
     pub(super) fn new(ttl: Duration) -> Self {
-        Self { running: HashMap::new(), ttl }
+        Self { running: RowMap::default(), ttl }
     }
 
     /// A dispatch begins.

@@ -138,7 +138,7 @@ impl Store for MemoryStore {
             row.lock = Some((Arc::clone(&token), now));
             let lease = Lease { row: row.id, attempts: row.attempts, token: Arc::clone(&token), since: now };
             let age = Duration::try_from(now - row.available_at.max(row.created_at)).unwrap_or_default();
-            let (delivery, sinks_done) = (row.delivery(&self.0.name), row.sinks_done.clone());
+            let (delivery, sinks_done) = (Box::new(row.delivery(&self.0.name)), row.sinks_done.clone());
             claim.rows.push(Claimed { lease, delivery, age, strand, sinks_done });
         }
         Ok(claim)

@@ -185,7 +185,7 @@ impl Inner {
                         // Some values are far longer as text than as they are stored.
                         let fits = bytes < request.max_bytes || claim.rows.is_empty();
                         bytes += claimed.delivery.payload.len();
-                        if fits { claim.rows.push(*claimed) } else { claim.returned.push(claimed.lease) }
+                        if fits { claim.rows.push(claimed) } else { claim.returned.push(claimed.lease) }
                     }
                     Some(Found::Undecodable(row)) => claim.undecodable.push(row),
                     Some(Found::Buried(row)) => claim.buried.push(row),

@@ -116,7 +116,7 @@ impl Inner {
         let letter = |lease, delivery, dead_for| Letter { lease, delivery, dead_at, dead_for, last_error };
         Ok(match row::decode(row, &self.label, token)? {
             Some(Found::Delivery(claimed)) => {
-                Some(letter(claimed.lease, Some(claimed.delivery), claimed.age))
+                Some(letter(claimed.lease, Some(*claimed.delivery), claimed.age))
             }
             Some(Found::Undecodable(row)) => Some(letter(row.lease, None, Duration::ZERO)),
             Some(Found::Buried(_)) | None => None,

@@ -307,7 +307,7 @@ impl Inner {
                         if own {
                             read.push((claimed.lease.row, key(claimed.delivery.meta.sequence)?, strand));
                         }
-                        claim.rows.push(Claimed { strand: Some(strand), ..*claimed });
+                        claim.rows.push(Claimed { strand: Some(strand), ..claimed });
                     }
                     Some(Found::Undecodable(undecodable)) => {
                         if cut == Some(strand) {

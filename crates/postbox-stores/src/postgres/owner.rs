@@ -4,12 +4,12 @@
 //! Rows that are locked are left alone: hot ones belong to the process that wrote them, and those whose lease ran out, or
 //! that a predecessor left behind, are claimed one by one, by lease.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt as _;
+use postbox_core::hash::RowMap;
 use postbox_core::redact::Summary as Text;
 use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Lease, Settlement, Standing, Verdict};
 use postbox_core::{Code, EventId, StoreError};
@@ -32,7 +32,7 @@ const OWNED: &str = "own/";
 
 /// The rows that are in flight, by id.
 #[derive(Debug, Default)]
-pub(super) struct Window(HashMap<Uuid, Key>);
+pub(super) struct Window(RowMap<Uuid, Key>);
 
 impl Window {
     /// Their sequences as a multirange: neighbours share a range, so that it is short for a window without holes, and exact
@@ -259,7 +259,7 @@ impl Inner {
                     let due = claimed.delivery.meta.created_at.max(look.key.0);
                     claimed.age = (claimed.lease.since - due).try_into().unwrap_or_default();
                     found.new.push((claimed.lease.row, look.key));
-                    claim.rows.push(*claimed);
+                    claim.rows.push(claimed);
                 }
                 Some(row::Found::Undecodable(undecodable)) => {
                     found.new.push((undecodable.lease.row, look.key));

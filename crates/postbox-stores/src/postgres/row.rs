@@ -15,7 +15,7 @@ use crate::headers::parse_headers;
 
 /// What one row of a claim's answer is.
 pub(super) enum Found {
-    Delivery(Box<Claimed>),
+    Delivery(Claimed),
     Undecodable(Undecodable),
     Buried(Buried),
 }
@@ -27,22 +27,20 @@ pub(super) const FIRST: usize = 8;
 pub(super) fn decode(row: &PgRow, table: &Arc<str>, token: &Arc<str>) -> Result<Option<Found>, sqlx::Error> {
     let Some(id) = row.try_get::<Option<Uuid>, _>(FIRST)? else { return Ok(None) };
     let event_id = EventId(row.try_get(FIRST + 1)?);
-    let topic: String = row.try_get(FIRST + 3)?;
+    let topic: &str = row.try_get(FIRST + 3)?;
     let sequence: i64 = row.try_get(FIRST + 4)?;
     let Some(since) = row.try_get::<Option<OffsetDateTime>, _>(FIRST + 6)? else {
-        return Ok(Some(Found::Buried(Buried { topic, event_id, sequence })));
+        return Ok(Some(Found::Buried(Buried { topic: topic.to_owned(), event_id, sequence })));
     };
     let lease = Lease { row: id, attempts: row.try_get(FIRST + 5)?, token: Arc::clone(token), since };
-    let parsed = (parse_headers(row.try_get(FIRST + 12)?), Topic::lenient(topic.clone()));
+    let parsed = (parse_headers(row.try_get(FIRST + 12)?), Topic::lenient(topic));
+    let undecodable = |lease, reason| {
+        Ok(Some(Found::Undecodable(Undecodable { lease, topic: topic.to_owned(), event_id, reason })))
+    };
     let (headers, topic) = match parsed {
         (Ok(headers), Ok(topic)) => (headers, topic),
-        (Err(reason), _) => {
-            return Ok(Some(Found::Undecodable(Undecodable { lease, topic, event_id, reason })));
-        }
-        (_, Err(error)) => {
-            let reason = error.to_string();
-            return Ok(Some(Found::Undecodable(Undecodable { lease, topic, event_id, reason })));
-        }
+        (Err(reason), _) => return undecodable(lease, reason),
+        (_, Err(error)) => return undecodable(lease, error.to_string()),
     };
     let created_at: OffsetDateTime = row.try_get(FIRST + 7)?;
     let age: f64 = row.try_get(FIRST + 8)?;
@@ -76,11 +74,11 @@ pub(super) fn decode(row: &PgRow, table: &Arc<str>, token: &Arc<str>) -> Result<
         tracestate: row.try_get(FIRST + 21)?,
     };
     let age = Duration::try_from_secs_f64(age).unwrap_or_default();
-    Ok(Some(Found::Delivery(Box::new(Claimed {
+    Ok(Some(Found::Delivery(Claimed {
         lease,
-        delivery: Delivery { meta, payload },
+        delivery: Box::new(Delivery { meta, payload }),
         age,
         strand: None,
         sinks_done: row.try_get::<Option<Vec<String>>, _>("sinks_done")?.unwrap_or_default(),
-    }))))
+    })))
 }

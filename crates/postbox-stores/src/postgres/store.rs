@@ -296,6 +296,16 @@ impl Inner {
     async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
         let mut settled = Settled::default();
+        // The common case: all of one claim, and all to be written.
+        let one_token = settlements.first().map(|first| Arc::clone(&first.lease.token)).filter(|token| {
+            settlements.iter().all(|s| s.lease.token == *token && is_owned(&s.lease) && !needs_no_write(s))
+        });
+        if one_token.is_some() {
+            let mut group = settlements;
+            let settled = self.settle_group(opened, &mut group).await?;
+            self.let_go(group.iter().map(|s| &s.lease).filter(|lease| !settled.busy.contains(&lease.row)));
+            return Ok(settled);
+        }
         let (unwritten, rest): (Vec<_>, Vec<_>) = settlements.into_iter().partition(needs_no_write);
         self.let_go(unwritten.iter().map(|s| &s.lease));
         // Rows of one token are settled by one statement.

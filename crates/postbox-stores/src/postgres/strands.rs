@@ -4,7 +4,7 @@
 //! dead. The place is a hint, the rows' state is the truth. Whatever commits is met when its strand has its turn again, at its
 //! place in the strand: no cursor by `sequence` could pass it by.
 
-use std::collections::HashMap;
+use postbox_core::hash::RowMap;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -136,7 +136,7 @@ impl Round {
 /// The strands that an owner has in flight, by row. Nothing more is read of these: the relay may be about to give back what it
 /// has, and then it must get the first one again, and not what follows it.
 #[derive(Debug, Default)]
-pub(super) struct InFlight(HashMap<Uuid, i64>);
+pub(super) struct InFlight(RowMap<Uuid, i64>);
 
 impl InFlight {
     pub(super) fn extend(&mut self, rows: impl IntoIterator<Item = (Uuid, i64)>) {

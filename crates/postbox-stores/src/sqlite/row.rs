@@ -56,7 +56,7 @@ impl Content {
                 delivery.meta.attempts = attempts;
                 let age = Duration::from_micros(u64::try_from(at.saturating_sub(self.due)).unwrap_or(0));
                 let sinks_done = self.sinks_done;
-                claim.rows.push(Claimed { lease, delivery, age, strand, sinks_done });
+                claim.rows.push(Claimed { lease, delivery: Box::new(delivery), age, strand, sinks_done });
             }
             Err(Unreadable { topic, event_id, reason }) => {
                 claim.undecodable.push(Undecodable { lease, topic, event_id, reason });

@@ -147,7 +147,13 @@ impl Losing {
                 let (row, since) =
                     (uuid::Uuid::from_u128(sequence.cast_unsigned().into()), delivery.meta.created_at);
                 let lease = Lease { row, attempts: 1, token: "t".into(), since };
-                Claimed { lease, delivery, age: Duration::ZERO, strand: Some(7), sinks_done: Vec::new() }
+                Claimed {
+                    lease,
+                    delivery: Box::new(delivery),
+                    age: Duration::ZERO,
+                    strand: Some(7),
+                    sinks_done: Vec::new(),
+                }
             })
             .collect();
         let lost = lost.iter().map(|n| rows[*n].lease.clone()).collect();

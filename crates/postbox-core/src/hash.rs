@@ -1,0 +1,58 @@
+//! A quick hash for keys that are random already, such as row ids: a relay looks each of them up several times.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A map by row id. What it holds is bounded by what is in flight, so that keys which somebody chose to collide cost little.
+pub type RowMap<K, V> = HashMap<K, V, BuildHasherDefault<RowHasher>>;
+
+/// Multiplies and rotates, eight bytes at a time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RowHasher(u64);
+
+const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Hasher for RowHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(ODD);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(byte.into());
+    }
+
+    fn finish(&self) -> u64 {
+        // The upper bits are the good ones, and tables look at both ends.
+        self.0.rotate_left(26)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::hash::{BuildHasher as _, BuildHasherDefault};
+    use std::sync::Arc;
+
+    use super::RowHasher;
+
+    #[test]
+    fn neighbours_are_spread() {
+        let hash = BuildHasherDefault::<RowHasher>::default();
+        let token: Arc<str> = "own/7".into();
+        let ids = (0..10_000_u128).map(uuid::Uuid::from_u128);
+        let places: HashSet<u64> = ids.map(|id| hash.hash_one((id, Arc::clone(&token))) % 4096).collect();
+        assert!(places.len() > 3_500, "{}", places.len());
+    }
+}
