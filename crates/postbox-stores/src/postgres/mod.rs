@@ -20,6 +20,7 @@ pub mod migrate;
 mod order;
 mod ordered;
 mod owner;
+mod reading;
 mod row;
 mod schema;
 mod statements;

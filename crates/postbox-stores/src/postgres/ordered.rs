@@ -250,9 +250,13 @@ impl Inner {
         let read = std::mem::take(&mut brought.read);
         if !read.is_empty() {
             self.strands().extend(read.iter().map(|(id, _, strand)| (*id, *strand)));
-            let rows = read.iter().map(|(id, key, _)| (*id, *key)).collect();
-            if !self.admit(connection, opened, own, (epoch, ttl), rows).await? {
-                return Ok(owner::standby());
+            let rows: Vec<(Uuid, Key)> = read.iter().map(|(id, key, _)| (*id, *key)).collect();
+            match self.admit(opened, own, (epoch, ttl), &rows).await? {
+                Standing::Active => {}
+                Standing::Standby => return Ok(owner::standby()),
+                Standing::Paused => {
+                    return Ok(Claim { standing: Standing::Paused, paused: true, ..Claim::default() });
+                }
             }
             if let Some(lead) = &mut state.lead {
                 lead.renewed = asked;

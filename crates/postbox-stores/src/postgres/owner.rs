@@ -6,23 +6,21 @@
 
 use std::fmt::Write as _;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use futures_util::TryStreamExt as _;
 use postbox_core::hash::RowMap;
 use postbox_core::redact::Summary as Text;
-use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Lease, Settlement, Standing, Verdict};
+use postbox_core::store::{Buried, Claim, Lease, Settlement, Standing, Verdict};
 use postbox_core::{Code, EventId, StoreError};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row as _};
 use uuid::Uuid;
 
-use super::claim::{ClaimState, standing};
+use super::claim::standing;
 use super::error::{classify, within};
 use super::fan;
 use super::link::OPERATION_LIMIT;
-use super::row;
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use crate::cursor::{Key, START};
@@ -35,9 +33,14 @@ const OWNED: &str = "own/";
 pub(super) struct Window(RowMap<Uuid, Key>);
 
 impl Window {
+    /// Whether a row is in flight.
+    pub(super) fn has(&self, row: &Uuid) -> bool {
+        self.0.contains_key(row)
+    }
+
     /// Their sequences as a multirange: neighbours share a range, so that it is short for a window without holes, and exact
     /// for any.
-    fn sequences(&self) -> String {
+    pub(super) fn sequences(&self) -> String {
         let mut sequences: Vec<i64> = self.0.values().map(|(_, sequence)| *sequence).collect();
         sequences.sort_unstable();
         let mut text = String::from("{");
@@ -48,42 +51,6 @@ impl Window {
         text.push('}');
         text
     }
-}
-
-/// What `own.sql` says of a row in front of its event.
-struct Look {
-    key: Key,
-    suspect: bool,
-    exhausted: bool,
-    fits: bool,
-}
-
-impl Look {
-    /// None if no row was found.
-    fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
-        let Some(sequence) = row.try_get(row::FIRST + 4)? else { return Ok(None) };
-        Ok(Some(Self {
-            key: (row.try_get(2)?, sequence),
-            suspect: row.try_get(3)?,
-            exhausted: row.try_get(4)?,
-            fits: row.try_get(5)?,
-        }))
-    }
-}
-
-/// What a read found besides the rows to dispatch.
-#[derive(Default)]
-struct Found {
-    /// Whether the table is paused, and whether it is this relay's; none if it has no row in `postbox_relay`.
-    gate: Option<(bool, bool)>,
-    picked: usize,
-    /// Some did not fit.
-    left_out: bool,
-    bytes: usize,
-    last: Option<Key>,
-    suspect: Option<Key>,
-    exhausted: Vec<Uuid>,
-    new: Vec<(Uuid, Key)>,
 }
 
 /// Whether a row was read by its owner and not leased.
@@ -102,7 +69,7 @@ fn epoch(lease: &Lease) -> i64 {
 }
 
 impl Inner {
-    fn window(&self) -> MutexGuard<'_, Window> {
+    pub(super) fn window(&self) -> MutexGuard<'_, Window> {
         // Each change is one step: the map stays whole whatever panics beside it.
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -123,156 +90,43 @@ impl Inner {
         self.strands().clear();
     }
 
-    /// Puts rows into the window; they are in flight once the owner's row says so. Answers whether the table is still this
-    /// relay's; nobody has been handed rows that could not be written down.
+    /// Rows are about to be in flight: nobody reads them any more.
+    pub(super) fn reserve(&self, rows: &[(Uuid, Key)]) {
+        self.window().0.extend(rows.iter().copied());
+    }
+
+    /// Writes down the window with these rows in it, on a connection of its own: the next rows are read meanwhile. They are in
+    /// flight from then on. Nobody has been handed rows that could not be written down, or that were refused.
     pub(super) async fn admit(
         &self,
-        connection: &mut PgConnection,
         opened: &Opened,
         own: &Own,
         (epoch, ttl): (i64, Duration),
-        rows: Vec<(Uuid, Key)>,
-    ) -> Result<bool, StoreError> {
-        let added: Vec<Uuid> = rows.iter().map(|(id, _)| *id).collect();
-        self.window().0.extend(rows);
-        let mine =
-            self.journal(connection, opened, own, epoch, ttl.as_secs_f64()).await.inspect_err(|_| {
+        rows: &[(Uuid, Key)],
+    ) -> Result<Standing, StoreError> {
+        self.reserve(rows);
+        let written = async {
+            let mut link = self.journals.take().await?;
+            let standing = self.journal(&mut link.connection, opened, own, epoch, ttl.as_secs_f64()).await?;
+            link.keep().await?;
+            Ok(standing)
+        };
+        let standing = written.await;
+        match standing {
+            Ok(Standing::Active) => {}
+            Ok(Standing::Standby) => self.dispossessed(),
+            Ok(Standing::Paused) | Err(_) => {
                 let (mut window, mut strands) = (self.window(), self.strands());
-                for id in &added {
+                for (id, _) in rows {
                     window.0.remove(id);
                     strands.remove(id);
                 }
-            })?;
-        if !mine {
-            self.dispossessed();
+            }
         }
-        Ok(mine)
+        standing
     }
 
-    /// Reads rows and puts them into the window; they are in flight once the owner's row says so.
-    pub(super) async fn read_own(
-        &self,
-        state: &mut ClaimState,
-        connection: &mut PgConnection,
-        opened: &Opened,
-        own: &Own,
-        request: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
-        let asked = Instant::now();
-        let Some(lead) = &state.lead else { return Ok(standby()) };
-        let (epoch, ttl) = (lead.epoch, lead.ttl);
-        let ((from_at, from_sequence), from_start) = match request.mode {
-            ClaimMode::Waiting => state.cursor.next(asked),
-            ClaimMode::Probe(_) | ClaimMode::Suspect => (START, false),
-        };
-        let (sql, topics) = match &request.mode {
-            ClaimMode::Probe(topics) => (&own.probe, topics),
-            ClaimMode::Waiting | ClaimMode::Suspect => (&own.waiting, &request.exclude),
-        };
-        let query = opened
-            .query(sql)
-            .bind(&self.holder)
-            .bind(&opened.key)
-            .bind(((from_at, from_sequence) != START).then_some(from_at))
-            .bind(from_sequence)
-            .bind(request.lock_ttl.as_secs_f64())
-            .bind(fan::list(topics, &request.spent))
-            .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
-            .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
-            .bind(request.max_attempts)
-            .bind(self.window().sequences());
-        let token = token(epoch);
-        let (mut claim, mut found) = (Claim::default(), Found::default());
-        let read = async {
-            let mut rows = query.fetch(&mut *connection);
-            while let Some(row) = rows.try_next().await? {
-                if found.gate.is_none() {
-                    found.gate = Some((row.try_get(0)?, row.try_get(1)?));
-                }
-                self.take_in(&row, &token, request.max_bytes, &mut claim, &mut found)?;
-            }
-            Ok(())
-        };
-        within(OPERATION_LIMIT, read).await?;
-        let Found { gate, picked, left_out, last, suspect, exhausted, new, .. } = found;
-        let (paused, mine) = gate.ok_or_else(|| self.no_relay_row(opened))?;
-        (claim.standing, claim.paused) = (standing(paused, mine), paused);
-        if claim.standing == Standing::Standby {
-            self.dispossessed();
-            return Ok(claim);
-        }
-        claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
-        if !new.is_empty() {
-            if !self.admit(connection, opened, own, (epoch, ttl), new).await? {
-                return Ok(standby());
-            }
-            if let Some(lead) = &mut state.lead {
-                lead.renewed = asked;
-            }
-        }
-        if !exhausted.is_empty() {
-            claim.buried =
-                self.bury_exhausted(connection, opened, own, &exhausted, request.max_attempts).await?;
-        }
-        let full = picked >= request.limit || left_out;
-        if request.mode == ClaimMode::Waiting {
-            claim.suspects = suspect.is_some();
-            state.cursor.suspect = match (state.cursor.suspect, suspect) {
-                (Some(old), Some(new)) => Some(old.min(new)),
-                (old, new) => old.or(new),
-            };
-            state.cursor.read(from_start, asked, last, !full);
-            claim.more = full || (!from_start && state.cursor.next(Instant::now()).1);
-        }
-        Ok(claim)
-    }
-
-    /// Takes in one row of a read.
-    fn take_in(
-        &self,
-        row: &PgRow,
-        token: &Arc<str>,
-        max_bytes: usize,
-        claim: &mut Claim,
-        found: &mut Found,
-    ) -> Result<(), sqlx::Error> {
-        let Some(look) = Look::read(row)? else { return Ok(()) };
-        found.picked += 1;
-        // Nothing was written, so what does not fit is simply read again, and nothing behind it is taken.
-        if !look.fits || found.left_out {
-            found.left_out = true;
-            return Ok(());
-        }
-        if look.suspect {
-            found.suspect = found.suspect.or(Some(look.key));
-        } else if look.exhausted {
-            found.exhausted.push(row.try_get(row::FIRST)?);
-        } else {
-            match row::decode(row, &self.label, token)? {
-                Some(row::Found::Delivery(mut claimed)) => {
-                    // Some values are far longer as text than as they are stored.
-                    if !claim.rows.is_empty() && found.bytes >= max_bytes {
-                        found.left_out = true;
-                        return Ok(());
-                    }
-                    found.bytes += claimed.delivery.payload.len();
-                    let due = claimed.delivery.meta.created_at.max(look.key.0);
-                    claimed.age = (claimed.lease.since - due).try_into().unwrap_or_default();
-                    found.new.push((claimed.lease.row, look.key));
-                    claim.rows.push(claimed);
-                }
-                Some(row::Found::Undecodable(undecodable)) => {
-                    found.new.push((undecodable.lease.row, look.key));
-                    claim.undecodable.push(undecodable);
-                }
-                Some(row::Found::Buried(_)) | None => {}
-            }
-        }
-        found.last = Some(look.key);
-        Ok(())
-    }
-
-    /// Writes down what is in flight, and renews the owner's time. Answers whether the table is still this relay's.
+    /// Writes down what is in flight, and renews the owner's time. Answers whether the relay may still work.
     async fn journal(
         &self,
         connection: &mut PgConnection,
@@ -280,7 +134,7 @@ impl Inner {
         own: &Own,
         epoch: i64,
         seconds: f64,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Standing, StoreError> {
         let (sequences, from, to) = {
             let window = self.window();
             let times = || window.0.values().map(|(at, _)| *at);
@@ -296,8 +150,10 @@ impl Inner {
             .bind(from)
             .bind(to)
             .bind(seconds)
-            .execute(connection);
-        Ok(within(OPERATION_LIMIT, journal).await?.rows_affected() > 0)
+            .fetch_optional(connection);
+        let row = within(OPERATION_LIMIT, journal).await?;
+        let paused = row.map(|row| row.try_get(0)).transpose().map_err(classify)?;
+        Ok(standing(paused == Some(true), paused.is_some()))
     }
 
     /// Rows that have used up their attempts without being in flight: the limit was lowered.

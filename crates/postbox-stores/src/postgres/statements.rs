@@ -92,7 +92,7 @@ impl Own {
             journal: base.fill(
                 "UPDATE {{relay}} SET win = $4::text::int8multirange, win_from = $5, win_to = $6,
                         expires_at = clock_timestamp() + make_interval(secs => $7)
-                 WHERE tbl = $1 AND holder = $2 AND epoch = $3",
+                 WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL",
             ),
             is_mine: base.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = $1 AND holder = $2 AND epoch = $3)",

@@ -44,6 +44,8 @@ pub(super) struct Inner {
     pub(super) settles: Link,
     /// For dead events; connects when there is something to do about them.
     pub(super) beside: Link,
+    /// Where an owner writes down what is in flight.
+    pub(super) journals: Link,
     pub(super) single_active: bool,
     strategy: Strategy,
     pub(super) order: Order,
@@ -166,7 +168,8 @@ impl PgStoreBuilder {
             table: self.table,
             claims: Link::new(options.clone()),
             settles: Link::new(options.clone()),
-            beside: Link::new(options),
+            beside: Link::new(options.clone()),
+            journals: Link::new(options),
             single_active: self.single_active,
             strategy: self.strategy,
             order: self.order,
@@ -233,6 +236,7 @@ impl Inner {
             self.claims.goes_through_a_pooler();
             self.settles.goes_through_a_pooler();
             self.beside.goes_through_a_pooler();
+            self.journals.goes_through_a_pooler();
         }
         let mut settles = self.settles.take().await?;
         let version = sqlx::query_scalar::<_, String>("SHOW server_version_num").persistent(false);
@@ -620,6 +624,7 @@ impl Store for PgStore {
         self.0.claims.close().await;
         self.0.settles.close().await;
         self.0.beside.close().await;
+        self.0.journals.close().await;
     }
 }
 
