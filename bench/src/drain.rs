@@ -1,4 +1,4 @@
-//! Drain: how fast a backlog is delivered to nowhere, by `postbox relay` and by the bare SQL.
+//! Drain by leases: how fast a backlog is delivered to nowhere, by `postbox relay` and by the bare SQL of the same strategy.
 
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr as _;
@@ -22,7 +22,7 @@ pub(crate) struct Bench {
 /// Alternates the two, prints each run, then the medians and their ratio.
 pub(crate) async fn run(events: usize, rounds: usize, batch: usize) {
     let bench = Bench::new(events, batch).await;
-    println!("drain of {events} events, 300-byte payloads, batch {batch}, {rounds} rounds");
+    println!("drain of {events} events, leased, 300-byte payloads, batch {batch}, {rounds} rounds");
     let (mut bare, mut relay, mut memory) = (Vec::new(), Vec::new(), 0);
     for round in 1..=rounds {
         bare.push(bench.bare().await);
@@ -60,7 +60,7 @@ impl Bench {
 
     async fn relay(&self) -> (f64, u64) {
         self.fill().await;
-        let peak = self.drain(&["--sink", "null:"], TOPIC).await;
+        let peak = self.drain(&["--sink", "null:", "--claim", "lease"], TOPIC).await;
         (self.rate(TOPIC).await, peak)
     }
 
@@ -73,13 +73,22 @@ impl Bench {
             .stderr(Stdio::null())
             .spawn()
             .expect("the program");
-        let left = "SELECT count(*) FROM bench_outbox WHERE topic = $1 AND published_at IS NOT NULL";
-        let wanted = i64::try_from(self.events).expect("a number");
-        while sqlx::query_scalar::<_, i64>(left).bind(topic).fetch_one(&self.pool).await.expect("an answer")
-            < wanted
+        // The last rows by their keys: to look for what waits costs more the more is done.
+        let last = "SELECT array_agg(id) FROM (SELECT id FROM bench_outbox WHERE topic = $1 ORDER BY sequence DESC LIMIT 1000) l";
+        let mut left: Vec<uuid::Uuid> =
+            sqlx::query_scalar(last).bind(topic).fetch_one(&self.pool).await.expect("the last rows");
+        while !left.is_empty() {
+            assert!(child.try_wait().expect("its state").is_none(), "the relay ended early");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let look = "SELECT coalesce(array_agg(id), '{}') FROM bench_outbox WHERE id = ANY ($1) AND published_at IS NULL";
+            left = sqlx::query_scalar(look).bind(&left).fetch_one(&self.pool).await.expect("an answer");
+        }
+        let waits = "SELECT count(*) FROM bench_outbox WHERE topic = $1 AND published_at IS NULL";
+        while sqlx::query_scalar::<_, i64>(waits).bind(topic).fetch_one(&self.pool).await.expect("an answer")
+            > 0
         {
             assert!(child.try_wait().expect("its state").is_none(), "the relay ended early");
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
         let peak = peak_memory(&child);
         child.kill().expect("a kill");
@@ -122,6 +131,25 @@ impl Bench {
              FROM generate_series(1, {events}) n"
         );
         self.sql(&fill).await;
+    }
+
+    /// A fresh table for delivery in order, with a backlog about these aggregates.
+    pub(crate) async fn make_ordered_table(&self, aggregate: &str) {
+        self.sql("DROP VIEW IF EXISTS bench_outbox_status; DROP TABLE IF EXISTS bench_outbox, bench_outbox_history").await;
+        let made = self
+            .postbox(&["migrate", "up", "--table", "public.bench_outbox", "--order-index"])
+            .output()
+            .expect("the program");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let events = self.events;
+        let fill = format!(
+            "INSERT INTO bench_outbox (tenant_id, topic, payload, event_id, aggregate_type, aggregate_id)
+             SELECT '00000000-0000-0000-0000-000000000000', '{TOPIC}',
+                    jsonb_build_object('n', n, 'text', repeat(md5(n::text), 8)), gen_random_uuid(), 'thing', {aggregate}
+             FROM generate_series(1, {events}) n"
+        );
+        self.sql(&fill).await;
+        self.settle_down().await;
     }
 
     pub(crate) async fn settle_down(&self) {

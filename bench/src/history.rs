@@ -25,7 +25,7 @@ const NONE: &str = "DELETE FROM bench_outbox t USING unnest($1::uuid[]) AS s (id
     WHERE t.id = s.id AND t.published_at IS NULL";
 
 /// What a session of the relay sets, and nothing else.
-const SESSION: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET enable_seqscan = off;
+const SESSION: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET max_parallel_workers_per_gather = 0; SET enable_seqscan = off;
     SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 
 /// What one drain did.
@@ -81,7 +81,9 @@ async fn drained<T>(bench: &Bench, history: &str, drain: impl Future<Output = T>
         until_settled(bench, first).await;
         let started = Instant::now();
         until_settled(bench, last).await;
-        while !is_empty(bench).await {}
+        while !is_empty(bench).await {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
         started.elapsed()
     };
     let (took, done) = tokio::join!(watch, drain);
@@ -122,15 +124,18 @@ async fn is_empty(bench: &Bench) -> bool {
 }
 
 async fn by_relay(bench: &Bench, history: &str) -> u64 {
+    let last = key(bench, "DESC").await;
     let mut child = bench
         .postbox(&["relay", "--table", "public.bench_outbox", "--cleaner-enabled=false", "--sink", "null:"])
         .args(["--claim", "owner", "--history", history, "--batch-size", &bench.batch.to_string()])
         .stderr(Stdio::null())
         .spawn()
         .expect("the program");
+    // The last row by its key: to look for what waits costs more the more is done, and only this side looks.
+    until_settled(bench, last).await;
     while !is_empty(bench).await {
         assert!(child.try_wait().expect("its state").is_none(), "the relay ended early");
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let peak = peak_memory(&child);
     child.kill().expect("a kill");

@@ -1,21 +1,26 @@
 //! Measures Postbox against the bare SQL of the same strategy, alternating in one run.
 //!
-//! `cargo xtask bench drain [--sqlite | --history keep|move|none] [events] [rounds] [batch]`, `cargo xtask bench outage [events] [rounds] [waiting]`,
-//! `cargo xtask bench latency [rate] [rounds] [seconds]`. Absolute figures depend on the machine; the ratio is what counts,
-//! and only ratios of one run.
+//! `cargo xtask bench drain [--sqlite | --lease | --history keep|move|none] [events] [rounds] [batch]`,
+//! `cargo xtask bench order [--lease] [events] [rounds] [batch]`, `cargo xtask bench hang [events] [rounds] [batch]`,
+//! `cargo xtask bench outage [events] [rounds] [waiting]`, `cargo xtask bench latency [rate] [rounds] [seconds]`. Absolute
+//! figures depend on the machine; the ratio is what counts, and only ratios of one run.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
 
 mod bare;
 mod drain;
+mod hang;
 mod history;
 mod latency;
+mod order;
 mod outage;
 mod sqlite;
 
 #[tokio::main]
 async fn main() {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let on_sqlite = args.iter().position(|arg| arg == "--sqlite").map(|place| args.remove(place)).is_some();
+    let mut flag =
+        |name: &str| args.iter().position(|arg| arg == name).map(|place| args.remove(place)).is_some();
+    let (on_sqlite, lease) = (flag("--sqlite"), flag("--lease"));
     let history = args.iter().position(|arg| arg == "--history").map(|place| {
         args.remove(place);
         assert!(place < args.len(), "--history keep, move or none");
@@ -25,16 +30,22 @@ async fn main() {
         args.get(place).map_or(default, |text| text.parse().expect("a number"))
     };
     match args.first().map(String::as_str) {
-        Some("drain") if history.is_some() => {
+        Some("drain") if on_sqlite => sqlite::run(number(1, 500_000), number(2, 3), number(3, 500)).await,
+        Some("drain") if lease => drain::run(number(1, 200_000), number(2, 3), number(3, 500)).await,
+        Some("drain") => {
             let history = history.as_deref().unwrap_or("keep");
             history::run(history, number(1, 200_000), number(2, 3), number(3, 500)).await;
         }
-        Some("drain") if on_sqlite => sqlite::run(number(1, 500_000), number(2, 3), number(3, 500)).await,
-        Some("drain") => drain::run(number(1, 200_000), number(2, 3), number(3, 500)).await,
+        Some("order") => {
+            let claim = if lease { "lease" } else { "owner" };
+            order::run(claim, number(1, 200_000), number(2, 3), number(3, 500)).await;
+        }
+        Some("hang") => hang::run(number(1, 200_000), number(2, 3), number(3, 500)).await,
         Some("outage") => outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await,
         Some("latency") => latency::run(number(1, 500), number(2, 3), number(3, 20)).await,
         _ => eprintln!(
-            "usage: cargo xtask bench drain [--sqlite | --history keep|move|none] [events] [rounds] [batch] | outage [events] [rounds] [waiting] | \
+            "usage: cargo xtask bench drain [--sqlite | --lease | --history keep|move|none] [events] [rounds] [batch] | \
+             order [--lease] [events] [rounds] [batch] | hang [events] [rounds] [batch] | outage [events] [rounds] [waiting] | \
              latency [rate] [rounds] [seconds]"
         ),
     }

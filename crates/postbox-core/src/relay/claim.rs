@@ -288,7 +288,11 @@ impl<S: Store> Engine<S> {
                 cut.off(strand);
             } else {
                 let alone = *mode != ClaimMode::Waiting;
-                self.line_up(strand, number, Item { lease, delivery, alone, probe, hot: false });
+                self.line_up(
+                    strand,
+                    number,
+                    Item { lease, delivery: Box::new(delivery), alone, probe, hot: false },
+                );
             }
         }
         self.note_waiting();

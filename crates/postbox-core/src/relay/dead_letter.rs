@@ -209,7 +209,13 @@ impl<S: Store> AfterDeath<S> {
             let mut verdict = None;
             if let Some(mut delivery) = delivery {
                 explain(&mut delivery, last_error.as_deref(), dead_at);
-                items.push(Item { lease: lease.clone(), delivery, alone: probe, probe, hot: false });
+                items.push(Item {
+                    lease: lease.clone(),
+                    delivery: Box::new(delivery),
+                    alone: probe,
+                    probe,
+                    hot: false,
+                });
             } else {
                 tracing::warn!(table = self.store.table(), row = %lease.row, "a dead row is no event: nothing to send");
                 verdict = Some(LetterVerdict::Later(UNREADABLE));

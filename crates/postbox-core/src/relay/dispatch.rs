@@ -77,7 +77,7 @@ impl Dispatching {
         let (mut slots, mut batch) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
         for item in items {
             slots.push(Place { lease: item.lease, probe: item.probe, hot: item.hot });
-            batch.push(item.delivery);
+            batch.push(*item.delivery);
         }
         let batch: Arc<[Delivery]> = batch.into();
         let receipts = Receipts::new(batch.len());
@@ -193,7 +193,7 @@ impl Unit {
         );
         let again = self.receipts.unknown().into_iter().map(|index| Item {
             lease: self.slots[index].lease.clone(),
-            delivery: self.batch[index].clone(),
+            delivery: Box::new(self.batch[index].clone()),
             alone: true,
             probe: self.slots[index].probe,
             hot: self.slots[index].hot,

@@ -166,7 +166,7 @@ impl<S: Store> Engine<S> {
                 State::Ended(Answer::NotAsked { after: None, reason: None })
             } else {
                 let (lease, delivery) = (lease.clone(), delivery.clone());
-                lane.push(Item { lease, delivery, alone: !waiting, probe, hot: false });
+                lane.push(Item { lease, delivery: Box::new(delivery), alone: !waiting, probe, hot: false });
                 lane.held += 1;
                 lane.held_bytes += bytes;
                 State::Queued
@@ -189,7 +189,13 @@ impl<S: Store> Engine<S> {
                 State::Ended(Answer::NotAsked { after, reason })
             } else {
                 let (lease, delivery) = (lease.clone(), delivery.clone());
-                lane.push(Item { lease, delivery, alone: false, probe: false, hot: true });
+                lane.push(Item {
+                    lease,
+                    delivery: Box::new(delivery),
+                    alone: false,
+                    probe: false,
+                    hot: true,
+                });
                 State::Queued
             };
             fan.legs.push(Leg { lane: number, state, counted: false });

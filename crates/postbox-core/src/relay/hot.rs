@@ -77,7 +77,7 @@ impl<S: Store> Engine<S> {
             let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
             self.finish(Outcome::put_off(lease, after, reason));
         } else {
-            lane.push(Item { lease, delivery, alone: false, probe: false, hot: true });
+            lane.push(Item { lease, delivery: Box::new(delivery), alone: false, probe: false, hot: true });
         }
     }
 

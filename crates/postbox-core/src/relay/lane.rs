@@ -20,7 +20,8 @@ use crate::topic::Topic;
 #[derive(Debug)]
 pub(super) struct Item {
     pub(super) lease: Lease,
-    pub(super) delivery: Delivery,
+    /// Boxed: it moves from queue to queue.
+    pub(super) delivery: Box<Delivery>,
     /// Dispatched as a batch of one: a suspect, a probe, or what is left of a batch that panicked.
     pub(super) alone: bool,
     /// Sent although the circuit is open, to find out whether the sink is back.
@@ -179,6 +180,6 @@ pub(super) mod tests {
     /// Something that waits.
     pub(in crate::relay) fn item(hot: bool) -> Item {
         let (lease, delivery) = delivery_for_tests();
-        Item { lease, delivery, alone: false, probe: false, hot }
+        Item { lease, delivery: Box::new(delivery), alone: false, probe: false, hot }
     }
 }

@@ -96,6 +96,7 @@ impl Inner {
             .fetch_all(&mut link.connection);
         let rows = match within(OPERATION_LIMIT, query).await {
             Err(error) if is_about_data(&error) => {
+                self.beside.turn_over(&mut link.connection).await?;
                 self.put_off_unreadable(&mut link.connection, opened, request.limit).await?;
                 Vec::new()
             }
@@ -131,9 +132,8 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let Some(Letters { due, put_off, .. }) = &opened.statements.letters else { return Ok(()) };
         let ids = opened
-            .scalar::<Uuid>(&due)
+            .scalar::<Uuid>(due)
             .bind(i64::try_from(limit.max(100)).unwrap_or(i64::MAX))
-            .persistent(false)
             .fetch_all(&mut *connection);
         for id in within(OPERATION_LIMIT, ids).await? {
             let read = opened.query(&opened.statements.read_payload).bind(id);
@@ -142,8 +142,9 @@ impl Inner {
             if !is_about_data(&error) {
                 return Err(error);
             }
+            self.beside.turn_over(connection).await?;
             tracing::warn!(table = &*self.label, row = %id, %error, "a dead row cannot be shown: nothing to send");
-            let put_off = opened.query(&put_off).bind(id).bind(UNREADABLE);
+            let put_off = opened.query(put_off).bind(id).bind(UNREADABLE);
             within(OPERATION_LIMIT, put_off.persistent(false).execute(&mut *connection)).await?;
         }
         Ok(())

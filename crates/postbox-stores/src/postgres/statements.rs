@@ -74,6 +74,38 @@ fn settles(base: &Template, shape: &TableShape, sent: &Sent, stay: &str, go: &st
     base.clone().with("gone", gone).with("arrive", arrive).fill(go)
 }
 
+impl Own {
+    /// `topics` are the conditions for an ordinary claim and for a probe.
+    fn new(base: &Template, topics: [&str; 2], settles: impl Fn(&str, &str) -> String) -> Self {
+        let read = |unlocked: &str, topics: &str| {
+            let base = base.clone().with("unlocked", unlocked).with("topics", topics);
+            base.fill(include_str!("sql/own.sql"))
+        };
+        Self {
+            waiting: read(&format!("(locked_at IS NULL OR {EXPIRED})"), topics[0]),
+            probe: read("locked_at IS NULL AND $5::float8 IS NOT NULL", topics[1]),
+            settle: settles(include_str!("sql/own_settle.sql"), include_str!("sql/own_gone.sql")),
+            settle_delivered: settles(
+                include_str!("sql/own_settle_delivered.sql"),
+                include_str!("sql/own_gone_delivered.sql"),
+            ),
+            journal: base.fill(
+                "UPDATE {{relay}} SET win = $4::text::int8multirange, win_from = $5, win_to = $6,
+                        expires_at = clock_timestamp() + make_interval(secs => $7)
+                 WHERE tbl = $1 AND holder = $2 AND epoch = $3",
+            ),
+            is_mine: base.fill(
+                "SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = $1 AND holder = $2 AND epoch = $3)",
+            ),
+            bury: base.fill(
+                "UPDATE {{table}} SET dead_at = now(), last_error = $2
+                 WHERE id = ANY ($1) AND published_at IS NULL AND dead_at IS NULL AND locked_at IS NULL AND attempts >= $3
+                 RETURNING topic, event_id, sequence",
+            ),
+        }
+    }
+}
+
 const EXPIRED: &str = "locked_at < now() - make_interval(secs => $5)";
 
 impl Statements {
@@ -103,32 +135,7 @@ impl Statements {
         let settles = |stay: &str, go: &str| settles(&base, shape, sent, stay, go);
         let remains = if full { format!(" AND {REMAINS}") } else { String::new() };
         let (without, of) = (format!("topic <> ALL ($6){remains}"), format!("topic = ANY ($6){remains}"));
-        let own = |unlocked: &str, topics: &str| {
-            let base = base.clone().with("unlocked", unlocked).with("topics", topics);
-            base.fill(include_str!("sql/own.sql"))
-        };
-        let own = full.then(|| Own {
-            waiting: own(&format!("(locked_at IS NULL OR {EXPIRED})"), &without),
-            probe: own("locked_at IS NULL AND $5::float8 IS NOT NULL", &of),
-            settle: settles(include_str!("sql/own_settle.sql"), include_str!("sql/own_gone.sql")),
-            settle_delivered: settles(
-                include_str!("sql/own_settle_delivered.sql"),
-                include_str!("sql/own_gone_delivered.sql"),
-            ),
-            journal: base.fill(
-                "UPDATE {{relay}} SET win = $4::text::int8multirange, win_from = $5, win_to = $6,
-                        expires_at = clock_timestamp() + make_interval(secs => $7)
-                 WHERE tbl = $1 AND holder = $2 AND epoch = $3",
-            ),
-            is_mine: base.fill(
-                "SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = $1 AND holder = $2 AND epoch = $3)",
-            ),
-            bury: base.fill(
-                "UPDATE {{table}} SET dead_at = now(), last_error = $2
-                 WHERE id = ANY ($1) AND published_at IS NULL AND dead_at IS NULL AND locked_at IS NULL AND attempts >= $3
-                 RETURNING topic, event_id, sequence",
-            ),
-        });
+        let own = full.then(|| Own::new(&base, [&without, &of], settles));
         let either = |bare: &str, whole: &str| base.fill(if full { whole } else { bare });
         Self {
             own,
@@ -164,14 +171,14 @@ impl Statements {
             )),
             others: base.fill(
                 "SELECT CASE WHEN expires_at > clock_timestamp() THEN strategy END, holder,
-                        CASE WHEN shared_at > clock_timestamp() - make_interval(secs => $2) THEN shared_by END
+                        CASE WHEN shared_until > clock_timestamp() THEN shared_by END
                  FROM {{relay}} WHERE tbl = $1",
             ),
             share: base.fill(
-                "UPDATE {{relay}} SET shared_by = $2, shared_at = clock_timestamp() WHERE tbl = $1",
+                "UPDATE {{relay}} SET shared_by = $2, shared_until = clock_timestamp() + make_interval(secs => $3) WHERE tbl = $1",
             ),
             unshare: base.fill(
-                "UPDATE {{relay}} SET shared_by = NULL, shared_at = NULL WHERE tbl = $1 AND shared_by = $2",
+                "UPDATE {{relay}} SET shared_by = NULL, shared_until = NULL WHERE tbl = $1 AND shared_by = $2",
             ),
             suspects_among: pending.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{table}} WHERE {{pending}} AND topic = ANY ($1)

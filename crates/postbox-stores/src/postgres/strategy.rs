@@ -59,11 +59,7 @@ impl Inner {
         connection: &mut PgConnection,
         opened: &Opened,
     ) -> Result<(), StoreError> {
-        let others = opened
-            .query(&opened.statements.others)
-            .bind(&opened.key)
-            .bind(self.leader_ttl.as_secs_f64())
-            .fetch_optional(connection);
+        let others = opened.query(&opened.statements.others).bind(&opened.key).fetch_optional(connection);
         let Some(row) = within(OPERATION_LIMIT, others).await? else { return Ok(()) };
         let text = |column: usize| row.try_get::<Option<String>, _>(column).map_err(classify);
         let (mine, (strategy, holder, shared)) = (name(opened.owns), (text(0)?, text(1)?, text(2)?));
@@ -96,8 +92,12 @@ impl Inner {
             return Ok(());
         }
         let now = Instant::now();
-        let show =
-            opened.query(&opened.statements.share).bind(&opened.key).bind(&self.holder).execute(connection);
+        let show = opened
+            .query(&opened.statements.share)
+            .bind(&opened.key)
+            .bind(&self.holder)
+            .bind(self.leader_ttl.as_secs_f64())
+            .execute(connection);
         within(OPERATION_LIMIT, show).await?;
         state.shown = Some(now);
         Ok(())

@@ -18,7 +18,7 @@ fn store(table: &Table, change: impl FnOnce(PgStoreBuilder) -> PgStoreBuilder) -
         .build()
 }
 
-async fn strategy(table: &Table) -> String {
+fn strategy(table: &Table) -> String {
     table.db.psql("SELECT strategy FROM postbox_relay")
 }
 
@@ -28,7 +28,7 @@ async fn a_migrated_table_is_owned_and_a_shared_one_leased() {
     let alone = store(&table, |builder| builder);
     enqueue(&table, events(1)).await;
     let rows = claim(&alone, 10).await.rows;
-    assert_eq!((strategy(&table).await.as_str(), rows.len()), ("owner", 1));
+    assert_eq!((strategy(&table).as_str(), rows.len()), ("owner", 1));
     assert_eq!(
         table.db.psql("SELECT count(*) FROM org_outbox WHERE locked_at IS NOT NULL"),
         "0",

@@ -13,10 +13,10 @@ CREATE TABLE IF NOT EXISTS {{relay}} (
     win           INT8MULTIRANGE,
     win_from      TIMESTAMPTZ,
     win_to        TIMESTAMPTZ,
-    -- When relays that share the table by leases were last seen.
+    -- A relay that shares the table by leases, and until when that counts.
     shared_by     TEXT,
-    shared_at     TIMESTAMPTZ
+    shared_until  TIMESTAMPTZ
 );
 -- Made by an earlier version.
 ALTER TABLE {{relay}} ADD COLUMN IF NOT EXISTS win INT8MULTIRANGE, ADD COLUMN IF NOT EXISTS win_from TIMESTAMPTZ,
-    ADD COLUMN IF NOT EXISTS win_to TIMESTAMPTZ, ADD COLUMN IF NOT EXISTS shared_by TEXT, ADD COLUMN IF NOT EXISTS shared_at TIMESTAMPTZ
+    ADD COLUMN IF NOT EXISTS win_to TIMESTAMPTZ, ADD COLUMN IF NOT EXISTS shared_by TEXT, ADD COLUMN IF NOT EXISTS shared_until TIMESTAMPTZ

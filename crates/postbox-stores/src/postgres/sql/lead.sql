@@ -8,7 +8,7 @@ WITH place AS MATERIALIZED (
     FROM {{relay}} r
     WHERE r.tbl = $1
       AND (r.holder IS NULL OR r.holder = $2 OR r.expires_at < clock_timestamp() OR ($3 AND r.session))
-      AND ($5 <> 'owner' OR r.shared_at IS NULL OR r.shared_at < clock_timestamp() - make_interval(secs => $4))
+      AND ($5 <> 'owner' OR r.shared_until IS NULL OR r.shared_until < clock_timestamp())
     FOR UPDATE
 ), left_behind AS (
     UPDATE {{table}} t

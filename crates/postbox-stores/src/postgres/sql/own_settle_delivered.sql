@@ -5,6 +5,6 @@ WITH owner AS MATERIALIZED (
 UPDATE {{table}} t
 SET published_at = now(), attempts = s.attempts, last_error = NULL
 FROM unnest($1::uuid[], $2::int[]) AS s (id, attempts)
-WHERE t.id = s.id AND t.attempts = s.attempts - 1 AND t.published_at IS NULL AND t.dead_at IS NULL AND t.locked_at IS NULL
+WHERE t.id = s.id AND t.attempts = s.attempts - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
   AND EXISTS (SELECT 1 FROM owner)
 RETURNING t.id
