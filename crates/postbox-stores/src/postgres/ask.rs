@@ -47,17 +47,32 @@ pub(super) async fn one(pool: &PgPool, query: Ask<'_>) -> Result<PgRow, StoreErr
     optional(pool, query).await?.ok_or_else(|| classify(sqlx::Error::RowNotFound))
 }
 
+/// How often both clients are asked: once where nothing speaks for a pooler.
+const ROUNDS: usize = 8;
+
 /// Whether a transaction pooler stands between: two clients share one server process, or one client has several (hazard 6).
 /// Nothing is set and nothing prepared, since either would hit others on a shared session.
-pub(super) async fn is_pooled(clients: [&mut PgConnection; 2]) -> Result<bool, sqlx::Error> {
-    let mut pids = [Vec::new(), Vec::new()];
-    // One after the other: in turns, a pooler with two server processes could give each its own by chance.
-    for (client, pids) in clients.into_iter().zip(&mut pids) {
-        for _ in 0..3 {
-            let pid = sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(&mut *client).await?;
-            pids.push(pid.try_get::<i32, _>(0)?);
+///
+/// Among others who come and go, a pooler may give each of the two its own process for a while. So they are asked more often
+/// where the server has not heard what the driver asks for when it connects: poolers keep that to themselves.
+pub(super) async fn is_pooled(mut clients: [&mut PgConnection; 2]) -> Result<bool, sqlx::Error> {
+    let digits = sqlx::raw_sql("SHOW extra_float_digits").fetch_one(&mut *clients[0]).await?;
+    let heard = digits.try_get::<String, _>(0)? == "2";
+    let mut first = [None, None];
+    for _ in 0..if heard { 1 } else { ROUNDS } {
+        // One after the other: in turns, a pooler with two server processes could give each its own by chance.
+        for (client, first) in clients.iter_mut().zip(&mut first) {
+            for _ in 0..3 {
+                let pid = sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(&mut **client).await?;
+                let pid: i32 = pid.try_get(0)?;
+                if *first.get_or_insert(pid) != pid {
+                    return Ok(true);
+                }
+            }
+        }
+        if first[0] == first[1] {
+            return Ok(true);
         }
     }
-    let moved = pids.iter().any(|pids| pids.iter().any(|pid| *pid != pids[0]));
-    Ok(moved || pids[0][0] == pids[1][0])
+    Ok(false)
 }

@@ -94,7 +94,8 @@ async fn insert_chunk(
     let mut known: HashMap<Uuid, i64> = HashMap::new();
     // A duplicate can be cleaned between the two statements: then it is inserted after all.
     for _ in 0..3 {
-        let mut query = bind(sqlx::query(AssertSqlSafe(sql.as_str())), table.layout, &missing).persistent(table.prepared);
+        let mut query =
+            bind(sqlx::query(AssertSqlSafe(sql.as_str())), table.layout, &missing).persistent(table.prepared);
         if let Some(birth) = insertion.birth {
             query =
                 query.bind(missing.iter().map(|(_, leased)| *leased).collect::<Vec<_>>()).bind(birth.token);
@@ -142,8 +143,8 @@ async fn find(
     records: &[(&Record, bool)],
 ) -> Result<Vec<(Uuid, i64)>, sqlx::Error> {
     let ids: Vec<Uuid> = records.iter().map(|(record, _)| record.event_id.0).collect();
-    let sql =
-        Template::of(&table.name, '"').fill("SELECT event_id, sequence FROM {{table}} WHERE event_id = ANY ($1)");
+    let sql = Template::of(&table.name, '"')
+        .fill("SELECT event_id, sequence FROM {{table}} WHERE event_id = ANY ($1)");
     let query = sqlx::query(AssertSqlSafe(sql)).bind(ids).persistent(table.prepared);
     let rows = query.fetch_all(connection).await?;
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()

@@ -33,10 +33,7 @@ pub(super) fn may_be_settled(table: &TableName, row: &str) -> String {
 fn condition(table: &TableName, row: &str, and: &str) -> String {
     let key = table.to_string().replace('\'', "''");
     let of = |column: &str| format!("(SELECT w.{column} FROM {{{{relay}}}} w WHERE w.tbl = '{key}'{and})");
-    let sql = format!(
-        "coalesce({row}sequence <@ {} AND {row}available_at <= {}, false)",
-        of("win"),
-        of("win_to")
-    );
+    let sql =
+        format!("coalesce({row}sequence <@ {} AND {row}available_at <= {}, false)", of("win"), of("win_to"));
     Template::of(table, '"').fill(&sql)
 }

@@ -97,7 +97,8 @@ pub async fn down(
 async fn expect_one_session(connection: &mut PgConnection) -> Result<(), StoreError> {
     let mut first = None;
     for _ in 0..3 {
-        let pid = sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(&mut *connection).await.map_err(classify)?;
+        let pid =
+            sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(&mut *connection).await.map_err(classify)?;
         let pid: i32 = pid.try_get(0).map_err(classify)?;
         if *first.get_or_insert(pid) != pid {
             return Err(pooled());

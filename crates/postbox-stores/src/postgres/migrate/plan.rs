@@ -37,11 +37,7 @@ pub async fn plan_with(
     Ok(plan)
 }
 
-async fn look(
-    connection: &mut PgConnection,
-    table: &TableName,
-    extras: Extras,
-) -> Result<Plan, StoreError> {
+async fn look(connection: &mut PgConnection, table: &TableName, extras: Extras) -> Result<Plan, StoreError> {
     let schema = ask("SELECT current_schema()::text").fetch_one(&mut *connection).await.map_err(classify)?;
     let schema = schema.try_get::<Option<String>, _>(0).map_err(classify)?.unwrap_or_else(|| "public".into());
     let shape = TableShape::read(connection, table).await.map_err(classify)?;
