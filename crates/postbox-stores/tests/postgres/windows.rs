@@ -214,10 +214,14 @@ async fn hazard_10_a_take_over_repeats_no_more_than_the_window() {
 async fn the_next_relay_leads_at_once_after_an_orderly_stop() {
     for shape in [Shape::Migrated, Shape::Bare] {
         let table = Table::new(shape).await;
-        for _ in 0..30 {
-            let store = table.store(true);
-            assert_eq!(claim(&store, 1).await.standing, Standing::Active);
-            store.close().await;
-        }
+        let proxy = Proxy::start(table.db.addr());
+        let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
+        let (first, next) = (PgStore::builder(options, table.name.clone()).build(), table.store(true));
+        assert_eq!(claim(&first, 1).await.standing, Standing::Active);
+        assert_eq!(claim(&next, 1).await.standing, Standing::Standby);
+        // The server hears of the end of the sessions long after the relay has gone.
+        proxy.delay(Duration::from_millis(300));
+        first.close().await;
+        assert_eq!(claim(&next, 1).await.standing, Standing::Active);
     }
 }
