@@ -110,8 +110,8 @@ codes! {
         "The table lacks what delivery in order needs.",
         "Run `postbox migrate up --ordered --table <name>`, or leave `ordering` at none.";
     PoolerUnsupported = "OUTBOX_POOLER_UNSUPPORTED",
-        "The connection goes through a transaction pooler, where sessions, and with them the relay's lock, mean nothing.",
-        "Set OUTBOX_DIRECT_URL to the address of the database itself.";
+        "The connection goes through a transaction pooler, and this needs a session of its own: a relay that is alone on a bare table (its only lock is the session's), a migration, or a statement that a writer keeps prepared.",
+        "Set OUTBOX_DIRECT_URL to the address of the database itself; a bare table can also be migrated, or shared with `single_active = false`, and a writer can use `Outbox::unprepared`.";
     Exhausted = "OUTBOX_EXHAUSTED",
         "The event used up its attempts without an answer: its process died each time, or the limit was lowered.",
         "Find out what its handler did to the process, then replay the event.";

@@ -50,7 +50,7 @@ impl Outbox {
     fn with_layout(name: TableName, layout: Layout) -> Self {
         let telemetry = Telemetry::new("outbox", &name.to_string(), crate::telemetry::DEFAULT_TOPIC_LABELS);
         Self {
-            table: Arc::new(OutboxTable { name, layout }),
+            table: Arc::new(OutboxTable { name, layout, prepared: true }),
             defaults: RecordDefaults::default(),
             telemetry,
             hooks: Hooks::default(),
@@ -60,7 +60,15 @@ impl Outbox {
 
     /// The same for a table with other columns.
     pub(crate) fn with(mut self, layout: Layout) -> Self {
-        self.table = Arc::new(OutboxTable { name: self.table.name.clone(), layout });
+        self.table = Arc::new(OutboxTable { layout, ..(*self.table).clone() });
+        self
+    }
+
+    /// Keeps no statement prepared: for writers behind a transaction pooler that does not know prepared statements (PgBouncer
+    /// before 1.21, or without `max_prepared_statements`). Costs one more round trip for each call.
+    #[must_use]
+    pub fn unprepared(mut self) -> Self {
+        self.table = Arc::new(OutboxTable { prepared: false, ..(*self.table).clone() });
         self
     }
 

@@ -87,6 +87,8 @@ pub struct OutboxTable {
     pub name: TableName,
     /// Its columns.
     pub layout: Layout,
+    /// Whether a driver may keep statements prepared on the session.
+    pub prepared: bool,
 }
 
 /// Which columns an outbox table has.

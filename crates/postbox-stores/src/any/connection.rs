@@ -1,7 +1,8 @@
 //! [`AnyConnection`]: one connection to any of the databases, for what is done once: migrations, an event by hand.
 
 use postbox_core::{Code, EnqueueError, IntoRecord, Outbox, Receipt, StoreError, StoreErrorKind, TableName};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, SqliteConnection};
 
 use crate::plan::{Extras, Plan, Step};
 use crate::postgres::migrate::Grants;
@@ -13,13 +14,14 @@ pub struct AnyConnection(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Postgres(PgConnection),
+    /// With where it leads, for those who need another one.
+    Postgres(PgConnection, Box<PgConnectOptions>),
     Sqlite(SqliteConnection),
 }
 
 impl AnyConnection {
-    pub(super) fn postgres(connection: PgConnection) -> Self {
-        Self(Kind::Postgres(connection))
+    pub(super) fn postgres(connection: PgConnection, options: PgConnectOptions) -> Self {
+        Self(Kind::Postgres(connection, Box::new(options)))
     }
 
     pub(super) fn sqlite(connection: SqliteConnection) -> Self {
@@ -32,7 +34,7 @@ impl AnyConnection {
     /// When the table exists with other columns, or the database fails.
     pub async fn plan(&mut self, table: &TableName, extras: Extras) -> Result<Plan, StoreError> {
         match &mut self.0 {
-            Kind::Postgres(connection) => postgres::migrate::plan_with(connection, table, extras).await,
+            Kind::Postgres(connection, _) => postgres::migrate::plan_with(connection, table, extras).await,
             Kind::Sqlite(connection) => sqlite::migrate::plan_with(connection, table, extras).await,
         }
     }
@@ -40,7 +42,7 @@ impl AnyConnection {
     /// Brings a table to the state that this version wants; calls `progress` before each step.
     ///
     /// # Errors
-    /// When the table has other columns, or the database refuses.
+    /// When the table has other columns, a transaction pooler stands between, or the database refuses.
     pub async fn migrate_up(
         &mut self,
         table: &TableName,
@@ -48,7 +50,12 @@ impl AnyConnection {
         progress: impl FnMut(&Step),
     ) -> Result<Plan, StoreError> {
         match &mut self.0 {
-            Kind::Postgres(connection) => {
+            Kind::Postgres(connection, options) => {
+                // Who cannot have a second connection has no pooler in between: those are for having many.
+                if let Ok(mut other) = options.connect().await {
+                    postgres::migrate::expect_sessions(connection, &mut other).await?;
+                    let _ = other.close().await;
+                }
                 postgres::migrate::up_with(connection, table, extras, progress).await
             }
             Kind::Sqlite(connection) => sqlite::migrate::up_with(connection, table, extras, progress).await,
@@ -65,7 +72,7 @@ impl AnyConnection {
         discard_unpublished: bool,
     ) -> Result<(), StoreError> {
         match &mut self.0 {
-            Kind::Postgres(connection) => {
+            Kind::Postgres(connection, _) => {
                 postgres::migrate::down(connection, table, discard_unpublished).await
             }
             Kind::Sqlite(connection) => sqlite::migrate::down(connection, table, discard_unpublished).await,
@@ -78,7 +85,7 @@ impl AnyConnection {
     /// When the database fails.
     pub async fn has_history(&mut self, table: &TableName) -> Result<bool, StoreError> {
         match &mut self.0 {
-            Kind::Postgres(connection) => postgres::migrate::has_history(connection, table).await,
+            Kind::Postgres(connection, _) => postgres::migrate::has_history(connection, table).await,
             Kind::Sqlite(connection) => sqlite::migrate::has_history(connection, table).await,
         }
     }
@@ -89,7 +96,7 @@ impl AnyConnection {
     /// When a role does not exist, or the database has none.
     pub async fn grant(&mut self, table: &TableName, grants: &Grants) -> Result<(), StoreError> {
         match &mut self.0 {
-            Kind::Postgres(connection) => {
+            Kind::Postgres(connection, _) => {
                 let history = postgres::migrate::has_history(connection, table).await?;
                 let sql = postgres::migrate::print_grants_with(
                     table,
@@ -116,10 +123,11 @@ impl AnyConnection {
         event: impl IntoRecord,
     ) -> Result<Receipt, EnqueueError<StoreError>> {
         match &mut self.0 {
-            Kind::Postgres(connection) => {
+            Kind::Postgres(connection, _) => {
                 let failed = |error| EnqueueError::Database(postgres::classify(error));
                 let mut tx = connection.begin().await.map_err(failed)?;
-                let receipt = outbox.enqueue(&mut tx, event).await;
+                // Once: to keep a statement prepared is of no use, and behind a pooler in others' way.
+                let receipt = outbox.clone().unprepared().enqueue(&mut tx, event).await;
                 let receipt = receipt.map_err(|error| error.map_database(postgres::classify))?;
                 tx.commit().await.map_err(failed)?;
                 Ok(receipt)

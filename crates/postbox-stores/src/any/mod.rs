@@ -161,7 +161,7 @@ impl AnyDatabase {
             Kind::Postgres { options, direct } => {
                 let options = direct.as_ref().unwrap_or(options).as_ref().clone().disable_statement_logging();
                 let error = match tokio::time::timeout(CONNECT_LIMIT, options.connect()).await {
-                    Ok(Ok(connection)) => return Ok(AnyConnection::postgres(connection)),
+                    Ok(Ok(connection)) => return Ok(AnyConnection::postgres(connection, options)),
                     Ok(Err(error)) => postgres::classify(error),
                     Err(_) => unanswered(),
                 };

@@ -5,14 +5,16 @@ use std::time::Duration;
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
 use postbox_core::{Code, Inspect, Layout, StoreError, StoreErrorKind, TableCounts, TableName, TableRelay};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+use sqlx::{PgConnection, Row as _};
 use tokio::sync::OnceCell;
 
+use super::ask::{self, ask};
 use super::error::classify;
 use super::history::HistoryShape;
 use super::migrate::Ordered;
 use super::order::{TableOrder, with_strands};
 use super::schema::TableShape;
+use super::window;
 use crate::table::Template;
 
 /// Counts stop here; beyond, estimates do.
@@ -109,7 +111,7 @@ impl PgAdmin {
     pub(super) async fn looked(&self) -> Result<&Looked, StoreError> {
         self.looked
             .get_or_try_init(|| async {
-                let mut connection = self.pool.acquire().await.map_err(classify)?;
+                let mut connection = ask::begin(&self.pool).await?;
                 let shape = TableShape::expect(&mut connection, &self.table).await?;
                 let layout = shape.layout();
                 let order = TableOrder::read(&mut connection, &shape).await?;
@@ -122,21 +124,40 @@ impl PgAdmin {
                                     AND {{p_strand}} = {{t_strand}} AND p.sequence > t.sequence)";
                 let holds_nobody = if order.indexed { template.fill(holds_nobody) } else { "true".to_owned() };
                 let template = template.with("holds_nobody", holds_nobody);
+                let owners = layout == Layout::Full
+                    && window::are_there(&mut connection, &shape.name).await.map_err(classify)?;
+                let when = |owned: fn(&TableName, &str) -> String| {
+                    if owners { owned(&shape.name, "") } else { "false".to_owned() }
+                };
+                let (in_flight, unsettled) = (when(window::in_flight), when(window::may_be_settled));
+                let template = template.with("in_flight", format!("(locked_at IS NOT NULL OR {in_flight})"));
                 let template = match layout {
                     Layout::Full => template
                         .with("alive", "dead_at IS NULL")
                         .with("dead", "(dead_at IS NOT NULL AND published_at IS NULL)")
                         .with(
                             "status",
-                            "CASE WHEN published_at IS NOT NULL THEN 'SENT' WHEN dead_at IS NOT NULL THEN 'DEAD' \
-                             WHEN locked_at IS NOT NULL THEN 'PUBLISHING' WHEN attempts > 0 THEN 'FAILED' ELSE 'NEW' END",
+                            format!(
+                                "CASE WHEN published_at IS NOT NULL THEN 'SENT' WHEN dead_at IS NOT NULL THEN 'DEAD' \
+                                 WHEN locked_at IS NOT NULL OR {in_flight} THEN 'PUBLISHING' WHEN attempts > 0 THEN 'FAILED' \
+                                 ELSE 'NEW' END"
+                            ),
                         )
                         .with("letter", "dlq_at IS NULL")
                         .with("died", "dead_at")
                         .with("dead_since", "dead_at")
                         .with("aggregate_type", "aggregate_type")
                         .with("aggregate_id", "aggregate_id")
-                        .with("revive", ", locked_by = NULL, dead_at = NULL, dlq_at = NULL"),
+                        .with(
+                            "revive",
+                            // An owner whose settle had no answer repeats it, and knows the row by nothing but its attempts:
+                            // one that it may still settle is locked like a lease that ran out, which no owner settles, and
+                            // is claimed by lease.
+                            format!(
+                                ", locked_at = CASE WHEN {unsettled} THEN to_timestamp(0) END, \
+                                 locked_by = CASE WHEN {unsettled} THEN 'replayed' END, dead_at = NULL, dlq_at = NULL"
+                            ),
+                        ),
                     Layout::Bare => template
                         .with("alive", format!("(attempts < {max} OR locked_at >= {live})"))
                         .with(
@@ -154,7 +175,7 @@ impl PgAdmin {
                         .with("dead_since", "created_at")
                         .with("aggregate_type", "NULL::text")
                         .with("aggregate_id", "NULL::text")
-                        .with("revive", ""),
+                        .with("revive", ", locked_at = NULL"),
                 };
                 let history = match layout {
                     Layout::Full => HistoryShape::find(&mut connection, &shape.name).await.map_err(classify)?,
@@ -163,6 +184,7 @@ impl PgAdmin {
                 let index = format!("{}_pending_by_available", shape.name.table());
                 let pending_index = shape.name.quoted_sibling(&index, '"');
                 let key = shape.name.to_string();
+                ask::commit(connection).await?;
                 Ok(Looked { layout, key, template, pending_index, order, name: shape.name, history })
             })
             .await
@@ -195,15 +217,14 @@ impl PgAdmin {
             let message = format!("{} cannot be paused: it has only the standard columns", looked.key);
             return Err(StoreError::new(Code::ColumnMissing, StoreErrorKind::Refused, message));
         }
-        let mut tx = self.pool.begin().await.map_err(classify)?;
+        let mut tx = ask::begin(&self.pool).await?;
         let sql = looked.template.fill(sql);
-        let change =
-            sqlx::query(AssertSqlSafe(sql)).bind(&looked.key).bind(who).bind(reason).execute(&mut *tx);
+        let change = ask(sql).bind(&looked.key).bind(who).bind(reason).execute(&mut *tx);
         let changed = change.await.map_err(classify)?.rows_affected() > 0;
         if changed {
             audit(&mut tx, looked, who, action, &serde_json::json!({ "reason": reason }), 0).await?;
         }
-        tx.commit().await.map_err(classify)?;
+        ask::commit(tx).await?;
         Ok(changed)
     }
 }
@@ -224,7 +245,7 @@ pub(super) async fn audit(
     let sql = looked
         .template
         .fill("INSERT INTO {{audit}} (who, action, tbl, what, events) VALUES ($1, $2, $3, $4, $5)");
-    sqlx::query(AssertSqlSafe(sql))
+    ask(sql)
         .bind(who)
         .bind(action)
         .bind(&looked.key)
@@ -248,8 +269,7 @@ impl Inspect for PgAdmin {
         let blocked = if looked.order.indexed { include_str!("sql/blocked.sql") } else { "0::bigint" };
         let sql = include_str!("sql/counts.sql").replace("{{rate}}", rate).replace("{{blocked}}", blocked);
         let sql = looked.template.fill(&sql);
-        let query = sqlx::query(AssertSqlSafe(sql)).bind(BOUND).bind(&looked.pending_index);
-        let row = query.fetch_one(&self.pool).await.map_err(classify)?;
+        let row = ask::one(&self.pool, ask(sql).bind(BOUND).bind(&looked.pending_index)).await?;
         let number = |place| -> Result<u64, StoreError> {
             Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))
         };
@@ -282,12 +302,8 @@ impl Inspect for PgAdmin {
                           AND (classid::bigint << 32 | objid::bigint) = $2)) THEN holder END,
                     epoch, strategy, paused_at, paused_by, paused_reason FROM {{relay}} WHERE tbl = $1",
         );
-        let row = sqlx::query(AssertSqlSafe(sql))
-            .bind(&looked.key)
-            .bind(super::store::fnv1a(&format!("outbox:{}", looked.key)))
-            .fetch_optional(&self.pool)
-            .await
-            .map_err(classify)?;
+        let lock = super::store::fnv1a(&format!("outbox:{}", looked.key));
+        let row = ask::optional(&self.pool, ask(sql).bind(&looked.key).bind(lock)).await?;
         let Some(row) = row else { return Ok(TableRelay::default()) };
         let read = || -> Result<TableRelay, sqlx::Error> {
             Ok(TableRelay {
@@ -314,15 +330,13 @@ impl Sweep for PgAdmin {
             Some(_) => include_str!("sql/sweep_history.sql"),
             None => include_str!("sql/sweep.sql"),
         });
-        let row = sqlx::query(AssertSqlSafe(sql))
+        let query = ask(sql)
             .bind(super::store::fnv1a(&format!("outbox-cleaner:{}", looked.key)))
             .bind(request.retention.as_secs_f64())
             .bind(request.dead_retention.map(|retention| retention.as_secs_f64()))
             .bind(i64::from(request.batch))
-            .bind(request.dead_letters)
-            .fetch_one(&self.pool)
-            .await
-            .map_err(classify)?;
+            .bind(request.dead_letters);
+        let row = ask::one(&self.pool, query).await?;
         let free: bool = row.try_get(0).map_err(classify)?;
         let rows: i64 = row.try_get(1).map_err(classify)?;
         Ok(if free { Swept::Deleted(u64::try_from(rows).unwrap_or(0)) } else { Swept::Busy })
@@ -344,11 +358,11 @@ impl SweepCount for PgAdmin {
                      WHERE {{dead}} AND {{dead_since}} < now() - make_interval(secs => $2) AND {{holds_nobody}}
                        AND NOT ($3 AND {{letter}}))";
         let sql = looked.template.fill(&sql.replace("{{moved}}", moved));
-        let query = sqlx::query(AssertSqlSafe(sql))
+        let query = ask(sql)
             .bind(request.retention.as_secs_f64())
             .bind(request.dead_retention.map(|retention| retention.as_secs_f64()))
             .bind(request.dead_letters);
-        let row = query.fetch_one(&self.pool).await.map_err(classify)?;
+        let row = ask::one(&self.pool, query).await?;
         let number = |place| -> Result<u64, StoreError> {
             Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))
         };

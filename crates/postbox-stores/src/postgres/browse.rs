@@ -8,13 +8,13 @@ use postbox_core::{
     Browse, Content, Direction, EventDetail, EventId, EventStatus, EventSummary, Json, Layout, ListRequest,
     Page, Published, StoreError, TenantId,
 };
-use sqlx::postgres::{PgArguments, PgRow};
-use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Postgres, Row as _};
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::admin::{Looked, PgAdmin, audit};
+use super::ask::{self, Ask, ask};
 use super::error::classify;
 use super::history::HistoryShape;
 use crate::audit::described;
@@ -26,11 +26,9 @@ const SUMMARY: &str =
     {{time(published_at)}} AS published, CASE WHEN {{dead}} THEN {{time({{died}})}} END AS died, last_error";
 
 /// What a replay does to a row.
-const REVIVE: &str = "attempts = 0, available_at = now(), locked_at = NULL, last_error = NULL{{revive}}";
+const REVIVE: &str = "attempts = 0, available_at = now(), last_error = NULL{{revive}}";
 
 const BETWEEN: &str = "published_at >= $1 AND published_at < $2 AND ($3::text IS NULL OR topic = $3)";
-
-type Bound<'q> = Query<'q, Postgres, PgArguments>;
 
 fn fill(looked: &Looked, sql: &str) -> String {
     let died = if looked.layout == Layout::Full { "dead_at" } else { "available_at" };
@@ -214,8 +212,7 @@ impl PgAdmin {
         sql: &str,
         events: &[EventId],
     ) -> Result<Vec<(EventId, EventStatus)>, StoreError> {
-        let query = sqlx::query(AssertSqlSafe(fill(looked, sql))).bind(uuids(events));
-        let rows = query.fetch_all(&self.pool).await.map_err(classify)?;
+        let rows = ask::all(&self.pool, ask(fill(looked, sql)).bind(uuids(events))).await?;
         let read = |row: &PgRow| Ok((EventId(row.try_get(0)?), parse_status(&row.try_get::<String, _>(1)?)?));
         rows.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(classify)
     }
@@ -223,16 +220,16 @@ impl PgAdmin {
     /// One change of rows with its line in the audit log, in one transaction; answers the events.
     async fn change(
         &self,
-        query: Bound<'_>,
+        query: Ask<'_>,
         action: &str,
         what: &serde_json::Value,
         who: &str,
     ) -> Result<Vec<EventId>, StoreError> {
         let looked = self.looked().await?;
-        let mut tx = self.pool.begin().await.map_err(classify)?;
+        let mut tx = ask::begin(&self.pool).await?;
         if looked.history.is_some() {
             // For a trigger that draws sequences: what comes back has one.
-            let keep = sqlx::query("SELECT set_config('postbox.keep_sequence', 'on', true)");
+            let keep = ask("SELECT set_config('postbox.keep_sequence', 'on', true)");
             keep.execute(&mut *tx).await.map_err(classify)?;
         }
         let rows = query.fetch_all(&mut *tx).await.map_err(classify)?;
@@ -242,20 +239,21 @@ impl PgAdmin {
         if !events.is_empty() {
             audit(&mut tx, looked, who, action, what, events.len() as u64).await?;
         }
-        tx.commit().await.map_err(classify)?;
+        ask::commit(tx).await?;
         Ok(events)
     }
 }
 
 impl Browse for PgAdmin {
     async fn now(&self) -> Result<OffsetDateTime, StoreError> {
-        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&self.pool).await.map_err(classify)
+        let row = ask::one(&self.pool, ask("SELECT clock_timestamp()")).await?;
+        row.try_get(0).map_err(classify)
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, StoreError> {
         let looked = self.looked().await?;
         let ListRequest { filter, after, limit, depth, .. } = request;
-        let query = sqlx::query(AssertSqlSafe(list_sql(looked, request)))
+        let query = ask(list_sql(looked, request))
             .bind(&filter.topic)
             .bind(filter.tenant_id.map(|tenant| tenant.0))
             .bind(&filter.aggregate_type)
@@ -265,10 +263,8 @@ impl Browse for PgAdmin {
             .bind(after)
             .bind(i64::from(*limit) + 1)
             .bind(depth.map(i64::from))
-            .bind(filter.since)
-            // Not kept: its plan depends on what was asked for.
-            .persistent(false);
-        let rows = query.fetch_all(&self.pool).await.map_err(classify)?;
+            .bind(filter.since);
+        let rows = ask::all(&self.pool, query).await?;
         let read = || -> Result<(Vec<EventSummary>, bool), sqlx::Error> {
             let bounded = rows.first().map_or(Ok(false), |row| row.try_get(13))?;
             let mut events = Vec::with_capacity(rows.len());
@@ -312,8 +308,7 @@ impl Browse for PgAdmin {
                 "{all} UNION ALL {sql} {{{{history}}}} WHERE event_id = $1 AND {elsewhere} ORDER BY published DESC LIMIT 1"
             );
         }
-        let query = sqlx::query(AssertSqlSafe(fill(looked, &all))).bind(event.0).persistent(false);
-        let row = query.fetch_optional(&self.pool).await.map_err(classify)?;
+        let row = ask::optional(&self.pool, ask(fill(looked, &all)).bind(event.0)).await?;
         row.map(|row| detail(&row, with_content)).transpose().map_err(classify)
     }
 
@@ -353,8 +348,7 @@ impl Browse for PgAdmin {
         if looked.history.is_some() {
             sql = format!("{sql} + {}", count("{{history}}"));
         }
-        let query = bind_published(AssertSqlSafe(fill(looked, &sql)), which);
-        let row = query.fetch_one(&self.pool).await.map_err(classify)?;
+        let row = ask::one(&self.pool, bind_published(fill(looked, &sql), which)).await?;
         Ok(u64::try_from(row.try_get::<i64, _>(0).map_err(classify)?).unwrap_or(0))
     }
 
@@ -379,7 +373,7 @@ impl Browse for PgAdmin {
              RETURNING event_id"
             ),
         };
-        let query = bind_published(AssertSqlSafe(fill(looked, &sql)), which).bind(i64::from(limit));
+        let query = bind_published(fill(looked, &sql), which).bind(i64::from(limit));
         let what = match which {
             Published::Events { event_ids } => described(event_ids),
             Published::Between { .. } => serde_json::json!({ "published": which }),
@@ -395,7 +389,7 @@ impl Browse for PgAdmin {
                 SELECT id FROM {{table}} WHERE event_id = ANY ($1::uuid[]) AND {{dead}} ORDER BY id FOR UPDATE)
              UPDATE {{table}} SET {{set}} WHERE id IN (SELECT id FROM chosen) RETURNING event_id",
         );
-        let query = sqlx::query(AssertSqlSafe(sql)).bind(uuids(events));
+        let query = ask(sql).bind(uuids(events));
         self.change(query, "replay", &described(events), who).await
     }
 
@@ -406,7 +400,7 @@ impl Browse for PgAdmin {
                 SELECT id FROM {{table}} WHERE event_id = ANY ($1::uuid[]) AND {{dead}} ORDER BY id FOR UPDATE)
              DELETE FROM {{table}} WHERE id IN (SELECT id FROM chosen) RETURNING event_id",
         );
-        let query = sqlx::query(AssertSqlSafe(sql)).bind(uuids(events));
+        let query = ask(sql).bind(uuids(events));
         self.change(query, "discard", &described(events), who).await
     }
 }
@@ -440,9 +434,9 @@ fn replay_sql(looked: &Looked, history: &HistoryShape, condition: &str, limit: &
     )
 }
 
-fn bind_published(sql: AssertSqlSafe<String>, which: &Published) -> Bound<'_> {
+fn bind_published(sql: String, which: &Published) -> Ask<'_> {
     match which {
-        Published::Events { event_ids } => sqlx::query(sql).bind(uuids(event_ids)),
-        Published::Between { since, until, topic } => sqlx::query(sql).bind(since).bind(until).bind(topic),
+        Published::Events { event_ids } => ask(sql).bind(uuids(event_ids)),
+        Published::Between { since, until, topic } => ask(sql).bind(since).bind(until).bind(topic),
     }
 }

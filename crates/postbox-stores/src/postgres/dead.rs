@@ -1,12 +1,11 @@
 //! Dead events: found by filter, grouped by cause, replayed or discarded, every change audited.
 
 use postbox_core::{DeadCause, DeadEvent, DeadFilter, DeadLetters, EventId, StoreError, TenantId};
-use sqlx::postgres::PgArguments;
-use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Postgres, Row as _};
+use sqlx::Row as _;
 use time::OffsetDateTime;
 
 use super::admin::{Looked, PgAdmin, audit};
+use super::ask::{self, Ask, ask};
 use super::browse::in_range;
 use super::error::classify;
 
@@ -22,7 +21,7 @@ const WHERE: &str =
     AND ($5::float8 IS NULL OR {{died}} >= now() - make_interval(secs => $5))
     AND ($6::text IS NULL OR strpos(last_error, $6) > 0) AND ($7::text IS NULL OR {{cause}} = $7)";
 
-const REVIVE: &str = "attempts = 0, available_at = now(), locked_at = NULL, last_error = NULL{{revive}}";
+const REVIVE: &str = "attempts = 0, available_at = now(), last_error = NULL{{revive}}";
 
 fn fill(looked: &Looked, sql: &str) -> String {
     // What takes many statements goes by the time of the first: else what it is about changes while it runs.
@@ -33,10 +32,9 @@ fn fill(looked: &Looked, sql: &str) -> String {
     looked.template.clone().with("cause", CAUSE).fill(&in_range(&sql).replace("dead_time", &died))
 }
 
-type Filtered<'q> = Query<'q, Postgres, PgArguments>;
-
-fn bind<'q>(query: Filtered<'q>, filter: &'q DeadFilter) -> Filtered<'q> {
-    query
+/// A statement about what a filter finds.
+fn about(sql: String, filter: &DeadFilter) -> Ask<'_> {
+    ask(sql)
         .bind(&filter.topic)
         .bind(&filter.aggregate_type)
         .bind(filter.tenant_id.map(|tenant| tenant.0))
@@ -58,21 +56,19 @@ impl PgAdmin {
         who: &str,
     ) -> Result<u64, StoreError> {
         let looked = self.looked().await?;
-        let started =
-            sqlx::query_scalar::<_, OffsetDateTime>("SELECT clock_timestamp()").fetch_one(&self.pool);
-        let started = started.await.map_err(classify)?;
+        let started = ask::one(&self.pool, ask("SELECT clock_timestamp()")).await?;
+        let started: OffsetDateTime = started.try_get(0).map_err(classify)?;
         let what = serde_json::json!({ "filter": filter });
         let sql = fill(looked, sql);
         let mut total = 0;
         loop {
-            let mut tx = self.pool.begin().await.map_err(classify)?;
-            let query =
-                bind(sqlx::query(AssertSqlSafe(sql.as_str())), filter).bind(i64::from(batch)).bind(started);
+            let mut tx = ask::begin(&self.pool).await?;
+            let query = about(sql.clone(), filter).bind(i64::from(batch)).bind(started);
             let rows = query.execute(&mut *tx).await.map_err(classify)?.rows_affected();
             if rows > 0 {
                 audit(&mut tx, looked, who, action, &what, rows).await?;
             }
-            tx.commit().await.map_err(classify)?;
+            ask::commit(tx).await?;
             total += rows;
             if rows < u64::from(batch) {
                 return Ok(total);
@@ -90,8 +86,7 @@ impl DeadLetters for PgAdmin {
                     {{time(dead_time)}}, last_error
              FROM {{table}} WHERE {{where}} ORDER BY {{died}}, sequence LIMIT $8",
         );
-        let query = bind(sqlx::query(AssertSqlSafe(sql)), filter).bind(i64::from(limit));
-        let rows = query.fetch_all(&self.pool).await.map_err(classify)?;
+        let rows = ask::all(&self.pool, about(sql, filter).bind(i64::from(limit))).await?;
         let read = |row: &sqlx::postgres::PgRow| -> Result<DeadEvent, sqlx::Error> {
             Ok(DeadEvent {
                 event_id: EventId(row.try_get(0)?),
@@ -111,8 +106,7 @@ impl DeadLetters for PgAdmin {
 
     async fn count(&self, filter: &DeadFilter) -> Result<u64, StoreError> {
         let sql = fill(self.looked().await?, "SELECT count(*) FROM {{table}} WHERE {{where}}");
-        let row =
-            bind(sqlx::query(AssertSqlSafe(sql)), filter).fetch_one(&self.pool).await.map_err(classify)?;
+        let row = ask::one(&self.pool, about(sql, filter)).await?;
         Ok(u64::try_from(row.try_get::<i64, _>(0).map_err(classify)?).unwrap_or(0))
     }
 
@@ -122,8 +116,7 @@ impl DeadLetters for PgAdmin {
             "SELECT {{cause}}, topic, count(*), {{time(min(dead_time))}}, {{time(max(dead_time))}} FROM {{table}} WHERE {{where}}
              GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 1000",
         );
-        let rows =
-            bind(sqlx::query(AssertSqlSafe(sql)), filter).fetch_all(&self.pool).await.map_err(classify)?;
+        let rows = ask::all(&self.pool, about(sql, filter)).await?;
         let read = |row: &sqlx::postgres::PgRow| -> Result<DeadCause, sqlx::Error> {
             Ok(DeadCause {
                 cause: row.try_get(0)?,
@@ -139,13 +132,13 @@ impl DeadLetters for PgAdmin {
     async fn replay(&self, event: EventId, who: &str) -> Result<bool, StoreError> {
         let looked = self.looked().await?;
         let sql = fill(looked, "UPDATE {{table}} SET {{set}} WHERE event_id = $1 AND {{dead}}");
-        let mut tx = self.pool.begin().await.map_err(classify)?;
-        let query = sqlx::query(AssertSqlSafe(sql)).bind(event.0).execute(&mut *tx);
+        let mut tx = ask::begin(&self.pool).await?;
+        let query = ask(sql).bind(event.0).execute(&mut *tx);
         let rows = query.await.map_err(classify)?.rows_affected();
         if rows > 0 {
             audit(&mut tx, looked, who, "replay", &serde_json::json!({ "event_id": event }), rows).await?;
         }
-        tx.commit().await.map_err(classify)?;
+        ask::commit(tx).await?;
         Ok(rows > 0)
     }
 

@@ -7,6 +7,7 @@ use sqlx::postgres::PgPool;
 use sqlx::{PgConnection, Row as _};
 
 use super::admin::PgAdmin;
+use super::ask::{self, ask};
 use super::error::classify;
 use super::history::{HistoryShape, name_of};
 use super::migrate::{StepLock, plan};
@@ -31,10 +32,10 @@ impl Diagnose for PgAdmin {
         }
         findings.push(match pooled(&self.pool).await {
             Ok(false) => Finding::good("pooler", "no transaction pooler in between"),
-            Ok(true) => Finding::wrong(
+            Ok(true) => Finding::good(
                 "pooler",
-                "transaction pooling: the leader's lock cannot work, and the relay refuses to start",
-                "set OUTBOX_DIRECT_URL to the database itself",
+                "a transaction pooler is in between: no session lock, so that a relay which dies is missed when its time limit is \
+                 over; OUTBOX_DIRECT_URL gives it back",
             ),
             Err(error) => failed("pooler", &error),
         });
@@ -54,13 +55,13 @@ impl Diagnose for PgAdmin {
 /// Whom everybody waits for who wants the table: one who has it for himself, or a reader in whose way somebody is who
 /// wants that. Said as what is wrong with the table: nothing else can be asked of it.
 async fn held(pool: &PgPool, table: &TableName) -> Finding {
-    let pids = sqlx::query_scalar::<_, Option<String>>(
+    let pids = ask(
         "WITH waiting AS (SELECT DISTINCT pid FROM pg_locks WHERE relation = to_regclass($1) AND NOT granted)
          SELECT string_agg(DISTINCT blocker::text, ', ') FROM waiting, unnest(pg_blocking_pids(pid)) AS blocker
          WHERE blocker NOT IN (SELECT pid FROM waiting)",
     );
-    let pids = pids.bind(table.quoted('"')).persistent(false).fetch_one(pool).await;
-    match pids.map_err(classify) {
+    let pids = ask::one(pool, pids.bind(table.quoted('"'))).await;
+    match pids.and_then(|row| row.try_get::<Option<String>, _>(0).map_err(classify)) {
         Ok(Some(pids)) => Finding::wrong(
             "table",
             format!("{table} is locked: everybody waits for pid {pids}"),
@@ -94,14 +95,11 @@ impl WithMigrate for Finding {
 }
 
 async fn server(pool: &PgPool) -> Result<Vec<Finding>, StoreError> {
-    let row = sqlx::query(
+    let server = ask(
         "SELECT current_setting('server_version'), current_setting('server_version_num')::int,
                 current_database()::text, current_user::text, current_setting('synchronous_commit'), pg_is_in_recovery()",
-    )
-    .persistent(false)
-    .fetch_one(pool)
-    .await
-    .map_err(classify)?;
+    );
+    let row = ask::one(pool, server).await?;
     let read = || -> Result<Vec<Finding>, sqlx::Error> {
         let (version, number): (String, i32) = (row.try_get(0)?, row.try_get(1)?);
         let (database, user): (String, String) = (row.try_get(2)?, row.try_get(3)?);
@@ -131,20 +129,13 @@ async fn server(pool: &PgPool) -> Result<Vec<Finding>, StoreError> {
 
 /// Two clients share one server process, or one client has several: a transaction pooler stands between (hazard 6).
 async fn pooled(pool: &PgPool) -> Result<bool, StoreError> {
-    let mut clients = [pool.acquire().await.map_err(classify)?, pool.acquire().await.map_err(classify)?];
-    let mut pids = [Vec::new(), Vec::new()];
-    for _ in 0..3 {
-        for (client, pids) in clients.iter_mut().zip(&mut pids) {
-            let pid = sqlx::query_scalar::<_, i32>("SELECT pg_backend_pid()").persistent(false);
-            pids.push(pid.fetch_one(&mut **client).await.map_err(classify)?);
-        }
-    }
-    let moved = pids.iter().any(|pids| pids.iter().any(|pid| *pid != pids[0]));
-    Ok(moved || pids[0][0] == pids[1][0])
+    let (mut one, mut other) =
+        (pool.acquire().await.map_err(classify)?, pool.acquire().await.map_err(classify)?);
+    ask::is_pooled([&mut one, &mut other]).await.map_err(classify)
 }
 
 async fn structure(pool: &PgPool, table: &TableName) -> Result<Vec<Finding>, StoreError> {
-    let mut connection = pool.acquire().await.map_err(classify)?;
+    let mut connection = ask::begin(pool).await?;
     let shape = TableShape::expect(&mut connection, table).await?;
     let migrate = format!("postbox migrate up --table {table}");
     let mut findings = vec![Finding::good("table", format!("{} is there", shape.name))];
@@ -161,6 +152,7 @@ async fn structure(pool: &PgPool, table: &TableName) -> Result<Vec<Finding>, Sto
     findings.push(Finding::good("order", order.in_words()));
     findings.extend(history(&mut connection, table).await?);
     findings.extend(drift(&mut connection, table, &migrate).await);
+    ask::commit(connection).await?;
     Ok(findings)
 }
 
@@ -197,7 +189,7 @@ async fn drift(connection: &mut PgConnection, table: &TableName, migrate: &str) 
 /// Whoever holds an old snapshot in this database keeps dead row versions alive, and every claim has to read past them
 /// (hazard 15).
 async fn long_transactions(pool: &PgPool, limit: Duration) -> Result<Vec<Finding>, StoreError> {
-    let rows = sqlx::query(
+    let open = ask(
         "SELECT 'pid ' || pid, extract(epoch FROM clock_timestamp() - xact_start)::float8,
                 concat_ws(', ', usename, nullif(application_name, ''), state), format('SELECT pg_terminate_backend(%s)', pid)
          FROM pg_stat_activity
@@ -210,11 +202,8 @@ async fn long_transactions(pool: &PgPool, limit: Duration) -> Result<Vec<Finding
          FROM pg_prepared_xacts WHERE database = current_database() AND prepared < clock_timestamp() - make_interval(secs => $1)
          ORDER BY 2 DESC LIMIT 5",
     )
-    .bind(limit.as_secs_f64())
-    .persistent(false)
-    .fetch_all(pool)
-    .await
-    .map_err(classify)?;
+    .bind(limit.as_secs_f64());
+    let rows = ask::all(pool, open).await?;
     let read = |row: &sqlx::postgres::PgRow| -> Result<Finding, sqlx::Error> {
         let (holder, seconds): (String, f64) = (row.try_get(0)?, row.try_get(1)?);
         let (who, fix): (String, String) = (row.try_get(2)?, row.try_get(3)?);
@@ -231,12 +220,8 @@ async fn long_transactions(pool: &PgPool, limit: Duration) -> Result<Vec<Finding
         })
     };
     let mut findings = rows.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(classify)?;
-    let sees_all = sqlx::query_scalar::<_, bool>("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")
-        .persistent(false)
-        .fetch_one(pool)
-        .await
-        .map_err(classify)?;
-    if !sees_all {
+    let sees_all = ask::one(pool, ask("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")).await?;
+    if !sees_all.try_get::<bool, _>(0).map_err(classify)? {
         findings.push(Finding::doubtful(
             "transactions",
             "the transactions of other users are not visible to this one",

@@ -2,8 +2,10 @@
 
 use postbox_core::embed::{Needs, StoreOptions};
 use postbox_core::{Code, Layout, PostboxPool, Settings, StoreError, StoreErrorKind, TableName};
-use sqlx::{AssertSqlSafe, PgConnection, PgPool};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, PgPool, Row as _};
 
+use super::ask::{self, ask};
 use super::error::classify;
 use super::schema::TableShape;
 use super::{PgAdmin, PgStore, SqlxPostgres};
@@ -30,7 +32,7 @@ impl PostboxPool<SqlxPostgres> for PgPool {
 
     async fn examine(&self, table: &TableName, needs: Needs) -> Result<Layout, StoreError> {
         // One of the pool's own connections: its user, and whatever else the application sets on it.
-        let mut connection = self.acquire().await.map_err(classify)?;
+        let mut connection = ask::begin(self).await?;
         let shape = TableShape::expect(&mut connection, table).await;
         let shape = shape.map_err(|error| with_next_step(error, table))?;
         let layout = shape.layout();
@@ -40,6 +42,7 @@ impl PostboxPool<SqlxPostgres> for PgPool {
         if hot && needs.durable {
             expect_durable(&mut connection, table).await?;
         }
+        ask::commit(connection).await?;
         Ok(layout)
     }
 }
@@ -61,18 +64,16 @@ async fn expect_grants(
     };
     let template = Template::of(&shape.name, '"');
     let sql = include_str!("sql/grants_missing.sql").replace("{{full}}", full);
-    let missing: Vec<(String, String)> = sqlx::query_as(AssertSqlSafe(template.fill(&sql)))
-        .bind(shape.name.quoted('"'))
-        .bind(clean)
-        .bind(hot)
-        .fetch_all(&mut *connection)
-        .await
-        .map_err(classify)?;
+    let missing = ask(template.fill(&sql)).bind(shape.name.quoted('"')).bind(clean).bind(hot);
+    let missing = missing.fetch_all(&mut *connection).await.map_err(classify)?;
+    let read = |row: &PgRow| Ok((row.try_get(0)?, row.try_get(1)?));
+    let missing: Vec<(String, String)> =
+        missing.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(classify)?;
     if missing.is_empty() {
         return Ok(());
     }
-    let user: String =
-        sqlx::query_scalar("SELECT current_user::text").fetch_one(connection).await.map_err(classify)?;
+    let user = ask("SELECT current_user::text").fetch_one(connection).await.map_err(classify)?;
+    let user: String = user.try_get(0).map_err(classify)?;
     let mut roles: Vec<String> = missing.iter().map(|(role, _)| format!("{role}={user}")).collect();
     roles.dedup();
     let what: Vec<&str> = missing.iter().map(|(_, privilege)| privilege.as_str()).collect();
@@ -89,8 +90,8 @@ async fn expect_grants(
 
 /// Events that are handled right after their commit must not be taken back by a crash of the server (hazard 33).
 async fn expect_durable(connection: &mut PgConnection, table: &TableName) -> Result<(), StoreError> {
-    let commits: String =
-        sqlx::query_scalar("SHOW synchronous_commit").fetch_one(connection).await.map_err(classify)?;
+    let commits = ask("SHOW synchronous_commit").fetch_one(connection).await.map_err(classify)?;
+    let commits: String = commits.try_get(0).map_err(classify)?;
     if commits != "off" {
         return Ok(());
     }

@@ -17,8 +17,8 @@ pub fn classify(error: sqlx::Error) -> StoreError {
                 "40001" | "40P01" | "55P03" => (Code::DatabaseError, Conflict),
                 "28000" | "28P01" | "3D000" => (Code::DatabaseAuth, Refused),
                 "42501" => (Code::DatabasePermission, Refused),
-                // A statement prepared on a session that is not there any more.
-                "26000" => (Code::PoolerUnsupported, Refused),
+                // A statement prepared on a session that is not there any more, or by somebody else on this one.
+                "26000" | "42P05" => (Code::PoolerUnsupported, Refused),
                 "42P01" | "3F000" => (Code::TableMissing, Refused),
                 "42703" | "42804" | "42P07" | "42710" => (Code::TableMismatch, Refused),
                 // Shutting down, starting up, too many connections, killed by an operator or a timeout.

@@ -8,6 +8,7 @@ use sqlx::{PgConnection, Row as _};
 
 use super::error::classify;
 use super::schema::{STANDARD, TableShape};
+use super::window::may_be_settled;
 
 /// The end of the index's name, and its columns.
 pub(super) const INDEX: (&str, &str) = ("by_time", "(published_at, sequence)");
@@ -157,11 +158,14 @@ impl HistoryShape {
     /// The statement's part that brings rows back into the table, as a replay wants them: from `moved`, which has the
     /// history's columns. An event that was enqueued again meanwhile stays where it is.
     pub(super) fn come_back(&self, table: &TableName, condition: &str) -> String {
+        // As every replay does it: what an owner may still settle is left for a lease.
+        let unsettled = may_be_settled(table, "m.");
         let value = |column: &Column| match column.name.as_str() {
             "attempts" => "0".to_owned(),
             "available_at" => "now()".to_owned(),
-            "published_at" | "locked_at" | "locked_by" | "last_error" | "dead_at" | "dlq_at"
-            | "sinks_done" => "NULL".to_owned(),
+            "locked_at" => format!("CASE WHEN {unsettled} THEN to_timestamp(0) END"),
+            "locked_by" => format!("CASE WHEN {unsettled} THEN 'replayed' END"),
+            "published_at" | "last_error" | "dead_at" | "dlq_at" | "sinks_done" => "NULL".to_owned(),
             _ => format!("m.{}", column.quoted),
         };
         let values: Vec<String> =

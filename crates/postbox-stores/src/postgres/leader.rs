@@ -78,6 +78,7 @@ impl Inner {
             .bind(&opened.key)
             .bind(&self.holder)
             .bind(lead.ttl.as_secs_f64())
+            .bind(self.has_nothing_in_flight())
             .execute(connection);
         // Whether the row is still ours is for the claim to see, in the same statement as its rows.
         within(OPERATION_LIMIT, renew).await?;
@@ -115,6 +116,19 @@ impl Inner {
         within(OPERATION_LIMIT, unlock).await.map(|_| ())
     }
 
+    /// Gives back the session lock, after the row: whoever has the lock and finds the row of another takes that one for dead.
+    /// The end of the session would give it back too, but when the server gets to it, and not before the next relay asks.
+    async fn unlock_at_the_end(&self, opened: &Opened) {
+        if !self.single_active || opened.pooled {
+            return;
+        }
+        // Without a connection there is no lock.
+        let Some(mut link) = self.claims.take_open().await else { return };
+        if self.unlock(&mut link.connection, opened).await.is_ok() {
+            let _ = link.keep().await;
+        }
+    }
+
     /// Leaves the place to another relay at once.
     pub(super) async fn resign(&self) {
         let Some(opened) = self.opened.get() else { return };
@@ -123,6 +137,7 @@ impl Inner {
             (state.lead.take().is_some(), state.shown.take().is_some())
         };
         if opened.layout == Layout::Bare || !(led || shared) {
+            self.unlock_at_the_end(opened).await;
             return;
         }
         let Ok(mut link) = self.settles.take().await else { return };
@@ -139,5 +154,6 @@ impl Inner {
             // Its time limit ends it as well.
             tracing::warn!(table = &*self.label, %error, "could not resign");
         }
+        self.unlock_at_the_end(opened).await;
     }
 }

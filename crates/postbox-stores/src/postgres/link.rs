@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use postbox_core::StoreError;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection};
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::error::{classify, within};
+use super::ask;
+use super::error::within;
 
 /// How long a relay waits for an answer before it gives the connection up.
 pub(super) const OPERATION_LIMIT: Duration = Duration::from_secs(10);
@@ -73,17 +74,7 @@ impl Link {
     /// (hazard 6). Looked at before anything is set, since what is set on a shared session would hit others.
     pub(super) async fn is_pooled(&self) -> Result<bool, StoreError> {
         let mut clients = [self.raw().await?, self.raw().await?];
-        let mut pids = [Vec::new(), Vec::new()];
-        // One after the other: in turns, a pooler with two server processes could give each its own by chance.
-        for (client, pids) in clients.iter_mut().zip(&mut pids) {
-            for _ in 0..3 {
-                // Without a prepared statement, which may be gone at the next server process.
-                let pid = sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(&mut *client);
-                pids.push(within(OPERATION_LIMIT, pid).await?.try_get::<i32, _>(0).map_err(classify)?);
-            }
-        }
-        let moved = pids.iter().any(|pids| pids.iter().any(|pid| *pid != pids[0]));
-        Ok(moved || pids[0][0] == pids[1][0])
+        within(OPERATION_LIMIT, ask::is_pooled(clients.each_mut())).await
     }
 
     /// From now on every operation is a transaction.
@@ -106,6 +97,13 @@ impl Link {
             say(&mut connection, &transaction()).await?;
         }
         Ok(Taken { link: self, slot, connection, fresh })
+    }
+
+    /// Takes the connection if there is one.
+    pub(super) async fn take_open(&self) -> Option<Taken<'_>> {
+        let mut slot = self.slot.lock().await;
+        let connection = slot.take()?;
+        Some(Taken { link: self, slot, connection, fresh: false })
     }
 
     /// Ends what was done so far, for better or worse, within an operation that goes on. A statement that failed takes its

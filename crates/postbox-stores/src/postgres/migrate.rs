@@ -10,6 +10,7 @@ mod plan;
 mod print;
 
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
+pub(crate) use apply::expect_sessions;
 pub use apply::{down, up, up_with};
 pub use history::has_history;
 pub use plan::{plan, plan_with};
@@ -40,7 +41,17 @@ fn names(table: &TableName) -> Template {
         Some(_) => format!("'{table}'"),
         None => format!("(current_schema() || '.{table}')"),
     };
+    // A view outlives the session that makes it, and what that one's search path is.
+    let view_key = match table.schema() {
+        Some(_) => key.clone(),
+        None => format!(
+            "(SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+             WHERE c.oid = '{}'::regclass)",
+            table.quoted('"')
+        ),
+    };
     Template::of(table, '"')
+        .with("view_key", view_key)
         .with("name", table.table())
         .with("status_view", table.quoted_sibling(&format!("{}_status", table.table()), '"'))
         .with("enqueue", table.quoted_sibling("postbox_enqueue", '"'))

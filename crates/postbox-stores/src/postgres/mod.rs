@@ -5,6 +5,7 @@
 //! [`Outbox::begin`](postbox_core::Outbox::begin) opens on a `&PgPool`.
 
 mod admin;
+mod ask;
 mod browse;
 mod claim;
 mod dead;
@@ -29,6 +30,7 @@ mod strands;
 mod strategy;
 mod transaction;
 mod tx;
+mod window;
 
 pub use admin::PgAdmin;
 pub use error::classify;

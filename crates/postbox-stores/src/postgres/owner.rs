@@ -74,6 +74,11 @@ impl Inner {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Only claims put rows into the window, one claim after the other.
+    pub(super) fn has_nothing_in_flight(&self) -> bool {
+        self.window().0.is_empty()
+    }
+
     /// These rows are not in flight any more.
     pub(super) fn let_go<'a>(&self, leases: impl IntoIterator<Item = &'a Lease>) {
         let mut window = self.window();

@@ -105,6 +105,7 @@ impl TableShape {
             "SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
              JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'published_at' WHERE c.relkind = 'r'",
         ))
+        .persistent(false)
         .fetch_all(connection)
         .await
         .map_err(classify)?;

@@ -158,8 +158,10 @@ impl Statements {
                  WHERE locked_by = $1 AND published_at IS NULL AND dead_at IS NULL",
             ),
             lead: base.fill(include_str!("sql/lead.sql")),
+            // A window of what has long left it is of no use to anybody; $4 says that nothing is in flight.
             renew: base.fill(
-                "UPDATE {{relay}} SET expires_at = clock_timestamp() + make_interval(secs => $3)
+                "UPDATE {{relay}} SET expires_at = clock_timestamp() + make_interval(secs => $3),
+                        win = CASE WHEN $4 THEN NULL ELSE win END
                  WHERE tbl = $1 AND holder = $2",
             ),
             resign: base.fill("UPDATE {{relay}} SET holder = NULL, expires_at = NULL, win = NULL WHERE tbl = $1 AND holder = $2"),

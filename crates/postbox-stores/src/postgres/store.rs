@@ -274,7 +274,8 @@ impl Inner {
         if pooled {
             if layout == Layout::Bare && self.single_active {
                 let message = format!(
-                    "{} is reached through a transaction pooler, and has no row to be owned by",
+                    "{0} is reached through a transaction pooler, where no session can hold a lock, and a bare table has no row \
+                     for it: set OUTBOX_DIRECT_URL to the database itself, or run `postbox migrate up --table {0}`",
                     self.table
                 );
                 return Err(StoreError::new(Code::PoolerUnsupported, StoreErrorKind::Refused, message));

@@ -38,8 +38,8 @@ impl Driver for SqlxPostgres {
         let (ids, sequences): (Vec<Uuid>, Vec<i64>) =
             rows.iter().map(|(event, sequence)| (event.0, *sequence)).unzip();
         let sql = Template::of(&table.name, '"').fill(include_str!("sql/guard.sql"));
-        let (missing, durable): (Vec<Uuid>, bool) =
-            sqlx::query_as(AssertSqlSafe(sql)).bind(ids).bind(sequences).fetch_one(&mut **tx).await?;
+        let guard = sqlx::query_as(AssertSqlSafe(sql)).bind(ids).bind(sequences).persistent(table.prepared);
+        let (missing, durable): (Vec<Uuid>, bool) = guard.fetch_one(&mut **tx).await?;
         Ok(Guarded { missing: missing.into_iter().map(EventId).collect(), durable })
     }
 

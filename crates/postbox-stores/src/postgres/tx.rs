@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use postbox_core::{
     Availability, Birth, Enqueued, EventId, Inserted, Insertion, Json, Layout, OutboxTable, OutboxTx,
-    Payload, Receipt, Record, TableName,
+    Payload, Receipt, Record,
 };
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -94,7 +94,8 @@ async fn insert_chunk(
     let mut known: HashMap<Uuid, i64> = HashMap::new();
     // A duplicate can be cleaned between the two statements: then it is inserted after all.
     for _ in 0..3 {
-        let mut query = bind(sqlx::query(AssertSqlSafe(sql.as_str())), table.layout, &missing);
+        let mut query =
+            bind(sqlx::query(AssertSqlSafe(sql.as_str())), table.layout, &missing).persistent(table.prepared);
         if let Some(birth) = insertion.birth {
             query =
                 query.bind(missing.iter().map(|(_, leased)| *leased).collect::<Vec<_>>()).bind(birth.token);
@@ -112,7 +113,7 @@ async fn insert_chunk(
         }
         missing.retain(|(record, _)| !written.contains_key(&record.event_id.0));
         if !missing.is_empty() {
-            known.extend(find(connection, &table.name, &missing).await?);
+            known.extend(find(connection, table, &missing).await?);
             missing.retain(|(record, _)| !known.contains_key(&record.event_id.0));
         }
         if missing.is_empty() {
@@ -138,13 +139,14 @@ async fn insert_chunk(
 /// The first one's sequence. A second statement, for a snapshot that sees what was committed meanwhile.
 async fn find(
     connection: &mut PgConnection,
-    table: &TableName,
+    table: &OutboxTable,
     records: &[(&Record, bool)],
 ) -> Result<Vec<(Uuid, i64)>, sqlx::Error> {
     let ids: Vec<Uuid> = records.iter().map(|(record, _)| record.event_id.0).collect();
-    let sql =
-        Template::of(table, '"').fill("SELECT event_id, sequence FROM {{table}} WHERE event_id = ANY ($1)");
-    let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(connection).await?;
+    let sql = Template::of(&table.name, '"')
+        .fill("SELECT event_id, sequence FROM {{table}} WHERE event_id = ANY ($1)");
+    let query = sqlx::query(AssertSqlSafe(sql)).bind(ids).persistent(table.prepared);
+    let rows = query.fetch_all(connection).await?;
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 

@@ -293,3 +293,23 @@ async fn an_application_chooses_its_history() {
         postbox.shutdown().await.unwrap();
     }
 }
+
+/// With a history as without one.
+#[tokio::test]
+async fn the_cleaner_keeps_dead_events_that_have_not_gone_to_the_dead_letter_route() {
+    let table = Table::new(Shape::Moving).await;
+    enqueue(&table, events(1)).await;
+    table.db.psql("UPDATE org_outbox SET dead_at = now() - interval '10 hours'");
+    let hours = Duration::from_hours(5);
+    let request = SweepRequest {
+        retention: hours,
+        dead_retention: Some(hours),
+        batch: 10,
+        max_attempts: 25,
+        dead_letters: true,
+    };
+    let admin = table.admin();
+    assert!(matches!(admin.sweep(&request).await.unwrap(), Swept::Deleted(0)));
+    table.db.psql("UPDATE org_outbox SET dlq_at = now()");
+    assert!(matches!(admin.sweep(&request).await.unwrap(), Swept::Deleted(1)));
+}

@@ -25,6 +25,7 @@ mod strategies;
 mod stuck;
 mod subject;
 mod watch;
+mod windows;
 
 use subject::{Shape, Table};
 

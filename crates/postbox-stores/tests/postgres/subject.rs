@@ -46,7 +46,7 @@ pub(crate) enum Shape {
     OrderedLease,
     Bare,
     Grants,
-    /// Relays reach it through PgBouncer in transaction mode.
+    /// Relays, writers and operators reach it through PgBouncer in transaction mode.
     Pooled,
     /// Its relays move what was published.
     Moving,
@@ -106,6 +106,7 @@ impl Table {
         }
         if shape == Shape::Pooled {
             relay = connect_options(&db.url_through(PgBouncer::shared().addr())).unwrap();
+            writer = relay.clone();
         }
         if shape == Shape::Moving {
             let mut connection = options.connect().await.unwrap();
@@ -120,6 +121,7 @@ impl Table {
     pub(crate) fn outbox(&self) -> Outbox {
         match self.shape {
             Shape::Bare => Outbox::bare(self.name.clone()),
+            Shape::Pooled => Outbox::new(self.name.clone()).unprepared(),
             _ => Outbox::new(self.name.clone()),
         }
     }
@@ -224,7 +226,7 @@ impl Subject for Table {
     }
 
     async fn run_in(&self, tx: &mut PgOutboxTransaction, sql: &'static str) -> Result<(), sqlx::Error> {
-        sqlx::query(sql).execute(&mut ***tx).await.map(|_| ())
+        sqlx::query(sql).persistent(false).execute(&mut ***tx).await.map(|_| ())
     }
 
     async fn enqueue_in_driver_transaction(

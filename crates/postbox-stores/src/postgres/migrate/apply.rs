@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::names;
 use super::plan::plan_with;
 use crate::plan::{Extras, Plan, Step, StepLock};
+use crate::postgres::ask;
 use crate::postgres::error::classify;
 use crate::postgres::history::HistoryShape;
 use crate::postgres::schema::TableShape;
 
 /// A lock that is waited for makes all that come after it wait too: so not for long, but again and again.
-const LOCK_LIMIT: &str = "SET lock_timeout = '300ms'";
+const LOCK_LIMIT: &str = "300ms";
 const TRIES: u32 = 100;
 
 /// Brings a table to the state that this version wants: makes it, upgrades it, or finishes what was interrupted.
@@ -39,6 +40,7 @@ pub async fn up_with(
     extras: Extras,
     mut progress: impl FnMut(&Step),
 ) -> Result<Plan, StoreError> {
+    expect_one_session(connection).await?;
     one_at_a_time(connection).await?;
     let plan = plan_with(connection, table, extras).await?;
     for step in &plan.steps {
@@ -61,7 +63,8 @@ pub async fn down(
     table: &TableName,
     discard_unpublished: bool,
 ) -> Result<(), StoreError> {
-    let Some(shape) = TableShape::read(connection, table).await.map_err(classify)? else {
+    let mut tx = connection.begin().await.map_err(classify)?;
+    let Some(shape) = TableShape::read(&mut tx, table).await.map_err(classify)? else {
         let message = format!("{table} does not exist");
         return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
     };
@@ -71,7 +74,8 @@ pub async fn down(
     let guard = "IF EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL) THEN
         RAISE EXCEPTION 'not empty' USING ERRCODE = 'PB001'; END IF;";
     // Another's table of that name is not ours to remove.
-    let history = HistoryShape::find(connection, &shape.name).await.map_err(classify)?;
+    let history = HistoryShape::find(&mut tx, &shape.name).await.map_err(classify)?;
+    tx.commit().await.map_err(classify)?;
     let history = history.map_or("", |_| "DROP TABLE {{history}};");
     let forget = if shape.system_tables { "DELETE FROM {{relay}} WHERE tbl = {{key}};" } else { "" };
     let sql = template.fill(&format!(
@@ -86,6 +90,38 @@ pub async fn down(
         }
         result => result,
     }
+}
+
+/// Indexes are built outside of any transaction, and what keeps migrations apart is a lock of the session: through a
+/// transaction pooler, a migration could end half-way, and leave its lock with somebody else.
+async fn expect_one_session(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let mut first = None;
+    for _ in 0..3 {
+        let pid =
+            sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(&mut *connection).await.map_err(classify)?;
+        let pid: i32 = pid.try_get(0).map_err(classify)?;
+        if *first.get_or_insert(pid) != pid {
+            return Err(pooled());
+        }
+    }
+    Ok(())
+}
+
+/// The same, seen from two clients: a pooler that nobody else uses gives one client the same server process each time.
+///
+/// # Errors
+/// When a transaction pooler stands between.
+pub(crate) async fn expect_sessions(
+    connection: &mut PgConnection,
+    other: &mut PgConnection,
+) -> Result<(), StoreError> {
+    if ask::is_pooled([connection, other]).await.map_err(classify)? { Err(pooled()) } else { Ok(()) }
+}
+
+fn pooled() -> StoreError {
+    let message = "a migration needs a session of its own, and this connection goes through a transaction pooler: nothing was \
+                   changed; set OUTBOX_DIRECT_URL to the database itself, or apply what `postbox migrate print` prints";
+    StoreError::new(Code::PoolerUnsupported, StoreErrorKind::Refused, message)
 }
 
 /// Waits for another migration without a statement that waits: a concurrent index build of that other one would wait
@@ -116,9 +152,15 @@ async fn carry_out(connection: &mut PgConnection, table: &TableName, step: &Step
 }
 
 async fn with_short_lock(connection: &mut PgConnection, sql: &str) -> Result<(), StoreError> {
-    run(connection, LOCK_LIMIT).await.map_err(classify)?;
+    // The limit ends with the transaction: nobody else ever has it, whose session this is.
+    let sql = format!("BEGIN; SET LOCAL lock_timeout = '{LOCK_LIMIT}'; {sql}\n; COMMIT");
     for attempt in 0..TRIES {
-        match run(connection, sql).await.map_err(classify) {
+        let done = run(connection, &sql).await.map_err(classify);
+        if done.is_err() {
+            // Where it failed for want of a connection, there is nothing to take back.
+            let _ = run(connection, "ROLLBACK").await;
+        }
+        match done {
             Err(error) if error.kind() == StoreErrorKind::Conflict => {
                 let pause = Duration::from_millis(50 * u64::from(attempt.min(20)) + 20);
                 tokio::time::sleep(pause).await;

@@ -1,7 +1,7 @@
 //! The part of a migration that is about `<table>_history`.
 
 use postbox_core::{StoreError, TableName};
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 
 use super::names;
 use crate::plan::{Step, StepLock};
@@ -14,7 +14,10 @@ use crate::postgres::schema::TableShape;
 /// # Errors
 /// When the database fails.
 pub async fn has_history(connection: &mut PgConnection, table: &TableName) -> Result<bool, StoreError> {
-    Ok(HistoryShape::find(connection, table).await.map_err(classify)?.is_some())
+    let mut tx = connection.begin().await.map_err(classify)?;
+    let found = HistoryShape::find(&mut tx, table).await.map_err(classify)?;
+    tx.commit().await.map_err(classify)?;
+    Ok(found.is_some())
 }
 
 /// The statement that makes the index.

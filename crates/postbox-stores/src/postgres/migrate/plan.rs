@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use postbox_core::{StoreError, TableName};
-use sqlx::{PgConnection, Row as _};
+use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::{INDEXES, Ordered, history, index_sql, names};
 use crate::plan::{Extras, Plan, Step, StepLock};
+use crate::postgres::ask::ask;
 use crate::postgres::error::classify;
 use crate::postgres::history::name_of as history_name;
 use crate::postgres::order;
@@ -29,9 +30,16 @@ pub async fn plan_with(
     table: &TableName,
     extras: Extras,
 ) -> Result<Plan, StoreError> {
-    let schema =
-        sqlx::query_scalar::<_, Option<String>>("SELECT current_schema()::text").fetch_one(&mut *connection);
-    let schema = schema.await.map_err(classify)?.unwrap_or_else(|| "public".into());
+    // One transaction: behind a pooler, nothing else is one session.
+    let mut tx = connection.begin().await.map_err(classify)?;
+    let plan = look(&mut tx, table, extras).await?;
+    tx.commit().await.map_err(classify)?;
+    Ok(plan)
+}
+
+async fn look(connection: &mut PgConnection, table: &TableName, extras: Extras) -> Result<Plan, StoreError> {
+    let schema = ask("SELECT current_schema()::text").fetch_one(&mut *connection).await.map_err(classify)?;
+    let schema = schema.try_get::<Option<String>, _>(0).map_err(classify)?.unwrap_or_else(|| "public".into());
     let shape = TableShape::read(connection, table).await.map_err(classify)?;
     let table = match &shape {
         Some(shape) => shape.name.clone(),
@@ -83,9 +91,9 @@ pub async fn plan_with(
     }
     let history = history::steps(connection, &table, shape.as_ref(), extras.history, &mut steps).await?;
     let view = if history {
-        (!found.view || !found.view_has_history, include_str!("../migrations/view_history.sql"))
+        (!found.view_has_windows || !found.view_has_history, include_str!("../migrations/view_history.sql"))
     } else {
-        (!found.view, include_str!("../migrations/view.sql"))
+        (!found.view_has_windows, include_str!("../migrations/view.sql"))
     };
     for (missing, what, sql) in [
         (!found.relay, "+ table postbox_relay, or its columns", include_str!("../migrations/relay.sql")),
@@ -243,6 +251,8 @@ struct Catalogue {
     registered: bool,
     view: bool,
     view_has_history: bool,
+    /// It tells what owners have in flight.
+    view_has_windows: bool,
     function: bool,
     ordered_function: bool,
     /// The trigger is there, and whether it fires.
@@ -258,6 +268,7 @@ impl Catalogue {
              FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid WHERE x.indrelid = to_regclass($1)",
         )
         .bind(table.quoted('"'))
+        .persistent(false)
         .fetch_all(&mut *connection)
         .await?;
         let mut indexes = BTreeMap::new();
@@ -268,6 +279,7 @@ impl Catalogue {
             "SELECT conname::text, convalidated FROM pg_constraint WHERE conrelid = to_regclass($1)",
         )
         .bind(table.quoted('"'))
+        .persistent(false)
         .fetch_all(&mut *connection)
         .await?;
         let constraints = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
@@ -287,7 +299,8 @@ impl Catalogue {
                         WHERE n.nspname = $5 AND p.proname = $6),
                 EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $6),
                 EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $6 AND tgenabled <> 'D'),
-                coalesce(strpos(pg_get_viewdef(to_regclass($4)), $7) > 0, false)",
+                coalesce(strpos(pg_get_viewdef(to_regclass($4)), $7) > 0, false),
+                coalesce(strpos(pg_get_viewdef(to_regclass($4)), 'win_to') > 0, false)",
         )
         .bind(table.quoted('"'))
         .bind(table.quoted_sibling("postbox_relay", '"'))
@@ -296,13 +309,14 @@ impl Catalogue {
         .bind(schema)
         .bind(order::TRIGGER)
         .bind(history_name(table))
+        .persistent(false)
         .fetch_one(&mut *connection)
         .await?;
         let relay: bool = facts.try_get(6)?;
         let mut registered = false;
         if facts.try_get(2)? {
             let sql = names(table).fill("SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = {{key}})");
-            registered = sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut *connection).await?;
+            registered = ask(sql).fetch_one(&mut *connection).await?.try_get(0)?;
         }
         Ok(Self {
             indexes,
@@ -314,6 +328,7 @@ impl Catalogue {
             registered,
             view: facts.try_get(4)?,
             view_has_history: facts.try_get(10)?,
+            view_has_windows: facts.try_get(11)?,
             function: facts.try_get(5)?,
             ordered_function: facts.try_get(7)?,
             trigger: facts.try_get(8)?,

@@ -1,6 +1,6 @@
 -- What the table holds: bounded work whatever its size. $1 the bound
 WITH waiting AS MATERIALIZED (
-    SELECT greatest(least(created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS created_at, greatest(least(available_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS available_at, attempts, locked_at, last_error IS NULL AND attempts = 0 AS untried,
+    SELECT greatest(least(created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS created_at, greatest(least(available_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS available_at, {{in_flight}} AS in_flight, last_error IS NULL AND attempts = 0 AS untried,
            last_error IS NULL AND attempts = 0 AND available_at > now() AS scheduled
     FROM {{table}}
     WHERE published_at IS NULL AND {{alive}}
@@ -8,7 +8,7 @@ WITH waiting AS MATERIALIZED (
     LIMIT $1
 )
 SELECT count(*) FILTER (WHERE NOT scheduled),
-       count(*) FILTER (WHERE locked_at IS NOT NULL),
+       count(*) FILTER (WHERE in_flight),
        count(*) FILTER (WHERE scheduled),
        (SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {{dead}} LIMIT $1) AS dead),
        -- What backs off, or is put off since its destination is down, has its wait in available_at; it has been due since it was

@@ -11,8 +11,9 @@ WITH gate AS MATERIALIZED (
     WHERE published_at < now() - make_interval(secs => $2) AND (SELECT free FROM gate)
     ORDER BY published_at, sequence LIMIT greatest($4 - (SELECT count(*) FROM published), 0) FOR UPDATE SKIP LOCKED
 ), buried AS MATERIALIZED (
-    SELECT id FROM {{table}}
-    WHERE {{dead}} AND {{dead_since}} < now() - make_interval(secs => $3) AND (SELECT free FROM gate)
+    SELECT id FROM {{table}} t
+    WHERE {{dead}} AND {{dead_since}} < now() - make_interval(secs => $3) AND NOT ($5 AND {{letter}})
+      AND (SELECT free FROM gate) AND {{holds_nobody}}
     ORDER BY {{dead_since}}, sequence LIMIT $4 FOR UPDATE SKIP LOCKED
 ), gone AS (
     DELETE FROM {{table}} WHERE id IN (SELECT id FROM published UNION ALL SELECT id FROM buried) RETURNING 1

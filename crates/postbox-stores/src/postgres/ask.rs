@@ -1,0 +1,78 @@
+//! How operators ask: each operation is a transaction, and none of its statements has a name.
+//!
+//! Behind a transaction pooler nothing else is certain to reach one and the same server process: a statement that was prepared
+//! on one is unknown to the next, or is there already, from somebody else. Operators ask seldom, so that they do it everywhere
+//! in the same way, pooler or not; it costs two round trips and one more parse.
+
+use postbox_core::StoreError;
+use sqlx::postgres::{PgArguments, PgPool, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, Transaction};
+
+use super::error::classify;
+
+/// A statement with its values.
+pub(super) type Ask<'q> = Query<'q, Postgres, PgArguments>;
+
+/// A statement without a name.
+pub(super) fn ask<'q>(sql: impl Into<String>) -> Ask<'q> {
+    sqlx::query(AssertSqlSafe(sql.into())).persistent(false)
+}
+
+/// Begins an operation of several statements.
+pub(super) async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, StoreError> {
+    pool.begin().await.map_err(classify)
+}
+
+/// Ends it. What was written counts from here on.
+pub(super) async fn commit(tx: Transaction<'static, Postgres>) -> Result<(), StoreError> {
+    tx.commit().await.map_err(classify)
+}
+
+/// An operation of one statement.
+pub(super) async fn all(pool: &PgPool, query: Ask<'_>) -> Result<Vec<PgRow>, StoreError> {
+    let mut tx = begin(pool).await?;
+    let rows = query.persistent(false).fetch_all(&mut *tx).await.map_err(classify)?;
+    commit(tx).await?;
+    Ok(rows)
+}
+
+/// The same, where there is at most one answer.
+pub(super) async fn optional(pool: &PgPool, query: Ask<'_>) -> Result<Option<PgRow>, StoreError> {
+    Ok(all(pool, query).await?.into_iter().next())
+}
+
+/// The same, where there is always one.
+pub(super) async fn one(pool: &PgPool, query: Ask<'_>) -> Result<PgRow, StoreError> {
+    optional(pool, query).await?.ok_or_else(|| classify(sqlx::Error::RowNotFound))
+}
+
+/// How often both clients are asked: once where nothing speaks for a pooler.
+const ROUNDS: usize = 8;
+
+/// Whether a transaction pooler stands between: two clients share one server process, or one client has several (hazard 6).
+/// Nothing is set and nothing prepared, since either would hit others on a shared session.
+///
+/// Among others who come and go, a pooler may give each of the two its own process for a while. So they are asked more often
+/// where the server has not heard what the driver asks for when it connects: poolers keep that to themselves.
+pub(super) async fn is_pooled(mut clients: [&mut PgConnection; 2]) -> Result<bool, sqlx::Error> {
+    let digits = sqlx::raw_sql("SHOW extra_float_digits").fetch_one(&mut *clients[0]).await?;
+    let heard = digits.try_get::<String, _>(0)? == "2";
+    let mut first = [None, None];
+    for _ in 0..if heard { 1 } else { ROUNDS } {
+        // One after the other: in turns, a pooler with two server processes could give each its own by chance.
+        for (client, first) in clients.iter_mut().zip(&mut first) {
+            for _ in 0..3 {
+                let pid = sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(&mut **client).await?;
+                let pid: i32 = pid.try_get(0)?;
+                if *first.get_or_insert(pid) != pid {
+                    return Ok(true);
+                }
+            }
+        }
+        if first[0] == first[1] {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
