@@ -24,6 +24,7 @@ mod owner;
 mod reading;
 mod row;
 mod schema;
+mod settling;
 mod statements;
 mod store;
 mod strands;

@@ -1,0 +1,278 @@
+//! ⑥ Settle: what became of rows, in one fenced statement for all that are fenced in the same way.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use postbox_core::redact::Summary;
+use postbox_core::store::{Lease, Settled, Settlement, Verdict};
+use postbox_core::{Layout, StoreError, StoreErrorKind};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{PgConnection, Postgres, Row as _};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::error::{classify, sqlstate, within};
+use super::fan;
+use super::link::OPERATION_LIMIT;
+use super::owner::{is_owned, needs_no_write};
+use super::store::{Inner, Opened};
+
+impl Inner {
+    pub(super) async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, StoreError> {
+        let opened = self.opened().await?;
+        let mut settled = Settled::default();
+        // The common case: all of one claim, and all to be written.
+        let one_token = settlements.first().map(|first| Arc::clone(&first.lease.token)).filter(|token| {
+            settlements.iter().all(|s| s.lease.token == *token && is_owned(&s.lease) && !needs_no_write(s))
+        });
+        if one_token.is_some() {
+            let mut group = settlements;
+            let settled = self.settle_group(opened, &mut group).await?;
+            self.let_go(group.iter().map(|s| &s.lease).filter(|lease| !settled.busy.contains(&lease.row)));
+            return Ok(settled);
+        }
+        let (unwritten, rest): (Vec<_>, Vec<_>) = settlements.into_iter().partition(needs_no_write);
+        self.let_go(unwritten.iter().map(|s| &s.lease));
+        // Rows of one token are settled by one statement.
+        let (owned, leased): (Vec<_>, Vec<_>) = rest.into_iter().partition(|s| is_owned(&s.lease));
+        let mut groups: HashMap<Arc<str>, Vec<Settlement>> = HashMap::new();
+        for settlement in owned {
+            groups.entry(Arc::clone(&settlement.lease.token)).or_default().push(settlement);
+        }
+        let groups = std::iter::once(leased).chain(groups.into_values()).filter(|group| !group.is_empty());
+        for (before, mut group) in groups.enumerate() {
+            let part = self.settle_group(opened, &mut group).await.inspect_err(|_| {
+                // What was settled before it comes again, and is as it was left then.
+                if before > 0 {
+                    self.unsure.store(true, Ordering::Relaxed);
+                }
+            })?;
+            self.let_go(group.iter().map(|s| &s.lease).filter(|lease| !part.busy.contains(&lease.row)));
+            settled.lost.extend(part.lost);
+            settled.busy.extend(part.busy);
+        }
+        Ok(settled)
+    }
+
+    async fn settle_group(
+        &self,
+        opened: &Opened,
+        settlements: &mut [Settlement],
+    ) -> Result<Settled, StoreError> {
+        // The order of locking, the same for everybody (hazard 18).
+        settlements.sort_unstable_by_key(|settlement| settlement.lease.row);
+        let mut link = self.settles.take().await?;
+        let sent = self.send(opened, settlements, &mut link.connection).await;
+        let settled = match sent {
+            Ok(rows) => self
+                .lost(opened, settlements, &rows, &mut link.connection)
+                .await
+                .map(|lost| Settled { lost, ..Settled::default() }),
+            Err(error) if is_lock_timeout(&error) => {
+                self.settle_free(opened, settlements, &mut link.connection).await
+            }
+            Err(error) => Err(error),
+        };
+        let settled = match settled {
+            Ok(settled) => link.keep().await.map(|()| settled),
+            Err(error) => Err(error),
+        };
+        // A refusal is an answer: only a lost one leaves the result unknown.
+        let unknown = settled.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection);
+        self.unsure.store(unknown, Ordering::Relaxed);
+        let settled = settled?;
+        if opened.layout == Layout::Bare {
+            let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+            for settlement in settlements.iter().filter(|s| !settled.busy.contains(&s.lease.row)) {
+                renewed.remove(&(settlement.lease.row, settlement.lease.since));
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Sends one settle; answers the rows that it changed.
+    async fn send(
+        &self,
+        opened: &Opened,
+        settlements: &[Settlement],
+        connection: &mut PgConnection,
+    ) -> Result<Vec<PgRow>, StoreError> {
+        if let (Some(own), Some(true)) =
+            (&opened.statements.own, settlements.first().map(|s| is_owned(&s.lease)))
+        {
+            let query = self.settle_own(opened, own, settlements);
+            return within(OPERATION_LIMIT, query.fetch_all(connection)).await;
+        }
+        let all_delivered = settlements.iter().all(|s| s.verdict == Verdict::Delivered);
+        let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
+        let attempts: Vec<i32> = settlements.iter().map(|s| s.lease.attempts).collect();
+        let query = match (&opened.statements.settle_delivered, all_delivered) {
+            (Some(sql), true) => {
+                let tokens: Vec<&str> = settlements.iter().map(|s| &*s.lease.token).collect();
+                opened.query(sql).bind(&ids).bind(tokens).bind(&attempts)
+            }
+            _ => self.settle_mixed(opened, settlements, &ids, &attempts),
+        };
+        within(OPERATION_LIMIT, query.fetch_all(connection)).await
+    }
+
+    /// Rows that were not changed: another's by now. After a settle whose answer was lost, rows may also be as that one
+    /// left them; then only those count that another visibly has.
+    async fn lost(
+        &self,
+        opened: &Opened,
+        settlements: &[Settlement],
+        changed: &[PgRow],
+        connection: &mut PgConnection,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        if changed.len() == settlements.len() {
+            return Ok(Vec::new());
+        }
+        let unchanged = without(settlements.iter().map(|s| s.lease.row).collect(), changed)?;
+        if !self.unsure.load(Ordering::Relaxed) {
+            return Ok(unchanged);
+        }
+        if let (Some(own), Some(first)) =
+            (&opened.statements.own, settlements.first().filter(|s| is_owned(&s.lease)))
+        {
+            let mine = self.is_mine(connection, opened, own, &first.lease).await?;
+            return Ok(if mine { Vec::new() } else { unchanged });
+        }
+        let asked = settlements.iter().filter(|s| unchanged.contains(&s.lease.row)).map(|s| &s.lease);
+        let taken = opened
+            .scalar::<Uuid>(&opened.statements.taken)
+            .bind(asked.clone().map(|lease| lease.row).collect::<Vec<_>>())
+            .bind(asked.clone().map(|lease| lease.token.to_string()).collect::<Vec<_>>())
+            .bind(asked.map(|lease| lease.attempts).collect::<Vec<_>>())
+            .fetch_all(connection);
+        within(OPERATION_LIMIT, taken).await
+    }
+
+    /// Somebody has locked a row of the batch for longer than we wait: settles the others, and says which were busy.
+    async fn settle_free(
+        &self,
+        opened: &Opened,
+        settlements: &[Settlement],
+        connection: &mut PgConnection,
+    ) -> Result<Settled, StoreError> {
+        self.settles.begin(connection).await?;
+        let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
+        let there = opened.scalar::<Uuid>(&opened.statements.there).bind(&ids);
+        let there = within(OPERATION_LIMIT, there.fetch_all(&mut *connection)).await?;
+        let free = opened.scalar::<Uuid>(&opened.statements.free).bind(&ids);
+        let free = within(OPERATION_LIMIT, free.fetch_all(&mut *connection)).await?;
+        let busy: Vec<Uuid> = there.into_iter().filter(|id| !free.contains(id)).collect();
+        let ours: Vec<Settlement> =
+            settlements.iter().filter(|s| !busy.contains(&s.lease.row)).cloned().collect();
+        let rows = self.send(opened, &ours, connection).await?;
+        let lost = self.lost(opened, &ours, &rows, connection).await?;
+        self.settles.commit(connection).await?;
+        tracing::warn!(
+            table = &*self.label,
+            rows = busy.len(),
+            "somebody has locked rows that are to be settled"
+        );
+        Ok(Settled { lost, busy, next: None })
+    }
+
+    /// The time that a lock has if it is still this relay's.
+    fn locked_at(&self, lease: &Lease) -> OffsetDateTime {
+        let renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        renewed.get(&(lease.row, lease.since)).copied().unwrap_or(lease.since)
+    }
+
+    fn settle_mixed<'q>(
+        &self,
+        opened: &'q Opened,
+        settlements: &'q [Settlement],
+        ids: &'q [Uuid],
+        attempts: &'q [i32],
+    ) -> Query<'q, Postgres, PgArguments> {
+        let mut verdicts = Vec::with_capacity(ids.len());
+        let (mut waits, mut errors, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+        for settlement in settlements {
+            let (number, wait, error) = match &settlement.verdict {
+                Verdict::Delivered => (0, None, None),
+                Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),
+                Verdict::Release { after, reason } => (2, *after, reason.as_ref().map(Summary::as_str)),
+                Verdict::Dead { reason } => (3, None, Some(reason.as_str())),
+            };
+            verdicts.push(number);
+            waits.push(wait.map(|wait| i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)));
+            errors.push(error);
+            failures
+                .push(settlement.failure.as_ref().and_then(|failure| serde_json::to_string(failure).ok()));
+        }
+        let query = opened.query(&opened.statements.settle).bind(ids);
+        match opened.layout {
+            Layout::Full => {
+                let tokens: Vec<&str> = settlements.iter().map(|s| &*s.lease.token).collect();
+                let query = query.bind(tokens).bind(attempts).bind(verdicts).bind(waits);
+                query.bind(errors).bind(failures).bind(fan::confirmed(settlements))
+            }
+            Layout::Bare => {
+                let since: Vec<_> = settlements.iter().map(|s| self.locked_at(&s.lease)).collect();
+                let max = self.max_attempts.load(Ordering::Relaxed);
+                query.bind(since).bind(attempts).bind(verdicts).bind(waits).bind(errors).bind(max)
+            }
+        }
+    }
+
+    /// Rows of an owner have no lease of their own: they last as long as the table is its own.
+    pub(super) async fn extend_all(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+        let opened = self.opened().await?;
+        let (owned, mut others): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(is_owned);
+        let mut lost = if others.is_empty() { Vec::new() } else { self.extend(&mut others).await? };
+        if let (Some(own), Some(first)) = (&opened.statements.own, owned.first()) {
+            let mut link = self.settles.take().await?;
+            let mine = self.is_mine(&mut link.connection, opened, own, first).await?;
+            link.keep().await?;
+            let gone = |lease: &Lease| !mine || lease.token != first.token;
+            lost.extend(owned.iter().filter(|lease| gone(lease)).cloned());
+        }
+        self.let_go(&lost);
+        Ok(lost)
+    }
+
+    async fn extend(&self, leases: &mut [Lease]) -> Result<Vec<Lease>, StoreError> {
+        let opened = self.opened().await?;
+        leases.sort_unstable_by_key(|lease| lease.row);
+        let ids: Vec<Uuid> = leases.iter().map(|lease| lease.row).collect();
+        let attempts: Vec<i32> = leases.iter().map(|lease| lease.attempts).collect();
+        let mut link = self.settles.take().await?;
+        let query = opened.query(&opened.statements.extend).bind(&ids);
+        let query = match opened.layout {
+            Layout::Full => query.bind(leases.iter().map(|lease| &*lease.token).collect::<Vec<_>>()),
+            Layout::Bare => query.bind(leases.iter().map(|lease| self.locked_at(lease)).collect::<Vec<_>>()),
+        };
+        let query = query.bind(attempts).fetch_all(&mut link.connection);
+        let rows = within(OPERATION_LIMIT, query).await?;
+        link.keep().await?;
+        if opened.layout == Layout::Bare {
+            let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+            for row in &rows {
+                let (id, at): (Uuid, OffsetDateTime) =
+                    (row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
+                let since = leases.iter().find(|lease| lease.row == id).map(|lease| lease.since);
+                renewed.extend(since.map(|since| ((id, since), at)));
+            }
+        }
+        let lost = without(ids, &rows)?;
+        Ok(leases.iter().filter(|lease| lost.contains(&lease.row)).cloned().collect())
+    }
+}
+
+/// Whether a row could not be locked in time.
+fn is_lock_timeout(error: &StoreError) -> bool {
+    sqlstate(error).is_some_and(|state| state == "55P03")
+}
+
+/// The ids that the answer does not name.
+fn without(mut ids: Vec<Uuid>, rows: &[PgRow]) -> Result<Vec<Uuid>, StoreError> {
+    let found = rows.iter().map(|row| row.try_get(0)).collect::<Result<std::collections::HashSet<Uuid>, _>>();
+    let found = found.map_err(classify)?;
+    ids.retain(|id| !found.contains(id));
+    Ok(ids)
+}
