@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postbox_core::cleaner::{Sweep as _, SweepRequest, Swept};
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, Settlement, Verdict};
 use postbox_core::{
