@@ -134,7 +134,8 @@ fn a_second_signal_ends_at_once() {
     place.insert(1);
     let hang = [("POSTBOX_FAILPOINTS", "dispatch.before=hang")];
     let mut relay = place.relay_with(&["--drain-timeout", "1h"], &hang);
-    eventually_blocking("the event in flight", LONG, || place.count("locked_at IS NOT NULL") == 1);
+    let in_flight = "sequence <@ (SELECT win FROM postbox_relay)";
+    eventually_blocking("the event in flight", LONG, || place.count(in_flight) == 1);
     relay.sigterm();
     relay.wait_for_line("SIGTERM: stopping", LONG);
     let at = Instant::now();

@@ -251,7 +251,7 @@ impl Inner {
         if !read.is_empty() {
             self.strands().extend(read.iter().map(|(id, _, strand)| (*id, *strand)));
             let rows: Vec<(Uuid, Key)> = read.iter().map(|(id, key, _)| (*id, *key)).collect();
-            match self.admit(opened, own, (epoch, ttl), &rows).await? {
+            match self.admit(Some(&mut *connection), opened, own, (epoch, ttl), &rows).await? {
                 Standing::Active => {}
                 Standing::Standby => return Ok(owner::standby()),
                 Standing::Paused => {

@@ -100,10 +100,11 @@ impl Inner {
         self.window().0.extend(rows.iter().copied());
     }
 
-    /// Writes down the window with these rows in it, on a connection of its own: the next rows are read meanwhile. They are in
-    /// flight from then on. Nobody has been handed rows that could not be written down, or that were refused.
+    /// Writes down the window with these rows in it; they are in flight from then on. Nobody has been handed rows that could not be
+    /// written down, or that were refused. Without a connection it takes one of its own, so that the next rows can be read meanwhile.
     pub(super) async fn admit(
         &self,
+        connection: Option<&mut PgConnection>,
         opened: &Opened,
         own: &Own,
         (epoch, ttl): (i64, Duration),
@@ -111,6 +112,9 @@ impl Inner {
     ) -> Result<Standing, StoreError> {
         self.reserve(rows);
         let written = async {
+            if let Some(connection) = connection {
+                return self.journal(connection, opened, own, epoch, ttl.as_secs_f64()).await;
+            }
             let mut link = self.journals.take().await?;
             let standing = self.journal(&mut link.connection, opened, own, epoch, ttl.as_secs_f64()).await?;
             link.keep().await?;

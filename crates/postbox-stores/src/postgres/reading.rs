@@ -121,17 +121,23 @@ impl Inner {
             self.reserve(&batch.rows);
             let room = request.max_bytes.saturating_sub(batch.bytes);
             let next = ClaimRequest { max_bytes: room, ..request.clone() };
-            let goes_on = request.mode == ClaimMode::Waiting && full && !batch.left_out && room > 0;
-            let (admitted, ahead) = tokio::join!(self.admit(opened, own, (epoch, ttl), &batch.rows), async {
-                if !goes_on {
-                    return None;
-                }
-                self.read_batch(state, connection, opened, own, &next, epoch).await.ok()
-            });
-            if let Some(batch) = ahead {
-                let (exclude, spent) = (Arc::clone(&request.exclude), Arc::clone(&request.spent));
-                state.ahead = Some(Ahead { batch, read: Instant::now(), epoch, exclude, spent });
-            }
+            // Behind a pooler this would hold one of its server processes while it waits for another.
+            let goes_on =
+                request.mode == ClaimMode::Waiting && full && !batch.left_out && room > 0 && !opened.pooled;
+            let admitted = if goes_on {
+                let (admitted, ahead) = tokio::join!(
+                    self.admit(None, opened, own, (epoch, ttl), &batch.rows),
+                    self.read_batch(state, connection, opened, own, &next, epoch)
+                );
+                // What cannot be read is for the next claim to find out.
+                state.ahead = ahead.ok().map(|batch| {
+                    let (exclude, spent) = (Arc::clone(&request.exclude), Arc::clone(&request.spent));
+                    Ahead { batch, read: Instant::now(), epoch, exclude, spent }
+                });
+                admitted
+            } else {
+                self.admit(Some(&mut *connection), opened, own, (epoch, ttl), &batch.rows).await
+            };
             match admitted? {
                 Standing::Active => {}
                 Standing::Standby => return Ok(owner::standby()),

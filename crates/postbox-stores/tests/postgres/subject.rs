@@ -48,6 +48,8 @@ pub(crate) enum Shape {
     Grants,
     /// Relays, writers and operators reach it through PgBouncer in transaction mode.
     Pooled,
+    /// The same, migrated `--ordered`.
+    PooledOrdered,
     /// Its relays move what was published.
     Moving,
 }
@@ -69,7 +71,7 @@ impl Table {
     }
 
     fn is_ordered(&self) -> bool {
-        matches!(self.shape, Shape::Ordered | Shape::OrderedLease)
+        matches!(self.shape, Shape::Ordered | Shape::OrderedLease | Shape::PooledOrdered)
     }
 
     /// A relay that keeps order, and leases rows or owns them.
@@ -87,7 +89,7 @@ impl Table {
             db.psql(SEED_DDL);
         } else {
             let mut connection = options.connect().await.unwrap();
-            let ordered = matches!(shape, Shape::Ordered | Shape::OrderedLease);
+            let ordered = matches!(shape, Shape::Ordered | Shape::OrderedLease | Shape::PooledOrdered);
             let wanted = if ordered { Ordered::Writers } else { Ordered::AsItIs };
             let options = Extras { ordered: wanted, ..Extras::default() };
             migrate::up_with(&mut connection, &name, options, |_| {}).await.unwrap();
@@ -104,7 +106,7 @@ impl Table {
             writer = writer.username(&w);
             relay = relay.username(&r);
         }
-        if shape == Shape::Pooled {
+        if matches!(shape, Shape::Pooled | Shape::PooledOrdered) {
             relay = connect_options(&db.url_through(PgBouncer::shared().addr())).unwrap();
             writer = relay.clone();
         }
@@ -121,7 +123,7 @@ impl Table {
     pub(crate) fn outbox(&self) -> Outbox {
         match self.shape {
             Shape::Bare => Outbox::bare(self.name.clone()),
-            Shape::Pooled => Outbox::new(self.name.clone()).unprepared(),
+            Shape::Pooled | Shape::PooledOrdered => Outbox::new(self.name.clone()).unprepared(),
             _ => Outbox::new(self.name.clone()),
         }
     }
