@@ -38,23 +38,25 @@ fn wait_for(place: &Place, file: &str, events: usize) {
 
 #[test]
 fn a_crash_between_the_sinks_and_the_settle_loses_nothing() {
-    let place = Place::new();
-    place.file("postbox.toml", CONFIG);
-    std::fs::create_dir(place.dir.path().join("later")).unwrap();
-    place.insert(30);
     for strategy in ["lease", "owner"] {
-        let mut program =
-            relay(&place, &["--claim", strategy], &[("POSTBOX_FAILPOINTS", "settle.before=abort")]);
-        assert_eq!(program.wait(LONG).code(), None, "aborted");
-    }
-    let mut program = relay(&place, &["--claim", "owner"], &[]);
-    eventually_blocking("all to be published", LONG, || place.count("published_at IS NULL") == 0);
-    program.sigterm();
-    assert_eq!(program.wait(LONG).code(), Some(0));
-    for file in ["main.jsonl", "later/audit.jsonl"] {
-        let delivered = lines(&place, file);
-        assert_eq!(distinct(&delivered), 30, "{file}");
-        assert!(delivered.len() <= 90, "{file}: once more for each crash at most");
+        let place = Place::new();
+        place.file("postbox.toml", CONFIG);
+        std::fs::create_dir(place.dir.path().join("later")).unwrap();
+        place.insert(30);
+        for _ in 0..2 {
+            let mut program =
+                relay(&place, &["--claim", strategy], &[("POSTBOX_FAILPOINTS", "settle.before=abort")]);
+            assert_eq!(program.wait(LONG).code(), None, "aborted");
+        }
+        let mut program = relay(&place, &["--claim", strategy], &[]);
+        eventually_blocking("all to be published", LONG, || place.count("published_at IS NULL") == 0);
+        program.sigterm();
+        assert_eq!(program.wait(LONG).code(), Some(0));
+        for file in ["main.jsonl", "later/audit.jsonl"] {
+            let delivered = lines(&place, file);
+            assert_eq!(distinct(&delivered), 30, "{strategy} {file}");
+            assert!(delivered.len() <= 90, "{strategy} {file}: once more for each crash at most");
+        }
     }
 }
 

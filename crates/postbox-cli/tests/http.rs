@@ -121,7 +121,8 @@ fn every_metric_is_there_under_its_prefix() {
         // Somebody else takes the row while its dispatch hangs.
         enqueue("org.lease.lost.v1");
         let steal = format!(
-            "WITH x AS (UPDATE {TABLE} SET locked_by = 'thief' WHERE topic = 'org.lease.lost.v1' AND locked_by IS NOT NULL RETURNING 1) SELECT count(*) FROM x"
+            "WITH x AS (UPDATE {TABLE} SET locked_by = 'thief', locked_at = now() WHERE topic = 'org.lease.lost.v1'
+                AND sequence <@ (SELECT win FROM postbox_relay) RETURNING 1) SELECT count(*) FROM x"
         );
         eventually_blocking("the theft", LONG, || place.db.psql(&steal) == "1");
         expected.push("lease_lost_total{table=\"public.org_outbox\"}");
