@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// A map by row id. What it holds is bounded by what is in flight, so that keys which somebody chose to collide cost little.
 pub type RowMap<K, V> = HashMap<K, V, BuildHasherDefault<RowHasher>>;
 
-/// Multiplies and rotates, eight bytes at a time.
+/// Multiplies and folds, eight bytes at a time.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RowHasher(u64);
 
@@ -22,7 +22,12 @@ impl Hasher for RowHasher {
     }
 
     fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(ODD);
+        // Both halves of the product: the upper one alone knows of all bits, the lower one alone of none above.
+        let product = u128::from(self.0.rotate_left(23) ^ word) * u128::from(ODD);
+        #[allow(clippy::cast_possible_truncation, reason = "the halves are what is wanted")]
+        {
+            self.0 = (product as u64) ^ ((product >> 64) as u64);
+        }
     }
 
     fn write_usize(&mut self, number: usize) {
@@ -34,8 +39,7 @@ impl Hasher for RowHasher {
     }
 
     fn finish(&self) -> u64 {
-        // The upper bits are the good ones, and tables look at both ends.
-        self.0.rotate_left(26)
+        self.0
     }
 }
 
