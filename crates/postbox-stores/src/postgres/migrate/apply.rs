@@ -111,6 +111,7 @@ async fn expect_one_session(connection: &mut PgConnection) -> Result<(), StoreEr
 ///
 /// # Errors
 /// When a transaction pooler stands between.
+#[cfg(feature = "sqlite")]
 pub(crate) async fn expect_sessions(
     connection: &mut PgConnection,
     other: &mut PgConnection,
