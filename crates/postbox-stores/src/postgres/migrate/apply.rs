@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use super::names;
 use super::plan::plan_with;
 use crate::plan::{Extras, Plan, Step, StepLock};
+#[cfg(feature = "sqlite")]
 use crate::postgres::ask;
 use crate::postgres::error::classify;
 use crate::postgres::history::HistoryShape;
