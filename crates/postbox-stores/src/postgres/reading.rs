@@ -129,8 +129,9 @@ impl Inner {
                     self.admit(None, opened, own, (epoch, ttl), &batch.rows),
                     self.read_batch(state, connection, opened, own, &next, epoch)
                 );
-                // What cannot be read is for the next claim to find out.
-                state.ahead = ahead.ok().map(|batch| {
+                // What cannot be read is for the next claim to find out. And where nothing is to be written down, nobody would see
+                // that the table was paused meanwhile.
+                state.ahead = ahead.ok().filter(|batch| !batch.rows.is_empty()).map(|batch| {
                     let (exclude, spent) = (Arc::clone(&request.exclude), Arc::clone(&request.spent));
                     Ahead { batch, read: Instant::now(), epoch, exclude, spent }
                 });
