@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod ahead;
 mod circuits;
 mod commits;
 mod common;

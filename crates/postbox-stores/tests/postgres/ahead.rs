@@ -1,0 +1,108 @@
+//! What an owner has read and not yet handed over, and what may happen before it does.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use postbox_core::store::{Claim, ClaimMode, Standing, Verdict};
+use postbox_core::{EventId, Store as _};
+use postbox_stores::postgres::{PgStore, connect_options};
+use postbox_testkit::suite::{PATIENCE, Subject as _, TOPIC, claim, enqueue, events, request};
+use postbox_testkit::{Proxy, eventually};
+
+use crate::common::settle_all;
+use crate::subject::{Shape, Table};
+
+fn ids(claim: &Claim) -> Vec<EventId> {
+    claim.rows.iter().map(|row| row.delivery.meta.event_id).collect()
+}
+
+/// Claims until so many have been handed over; answers them in that order.
+async fn rest(store: &PgStore, wanted: usize) -> Vec<EventId> {
+    let mut found = Vec::new();
+    eventually("the rest", PATIENCE, async || {
+        found.extend(ids(&claim(store, 2).await));
+        found.len() >= wanted
+    })
+    .await;
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_that_is_ahead_passes_a_pause() {
+    let table = Table::new(Shape::Migrated).await;
+    let all = enqueue(&table, events(6)).await;
+    let store = table.store(true);
+    assert_eq!(ids(&claim(&store, 2).await), all[..2]);
+    table.db.psql("UPDATE postbox_relay SET paused_at = now()");
+    let paused = claim(&store, 2).await;
+    assert_eq!((paused.standing, paused.paused, ids(&paused)), (Standing::Paused, true, Vec::new()));
+    table.db.psql("UPDATE postbox_relay SET paused_at = NULL");
+    let mut found = rest(&store, 4).await;
+    found.sort_unstable();
+    assert_eq!(found, all[2..], "each once, none forgotten");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_probe_took_is_not_handed_over_again() {
+    let table = Table::new(Shape::Migrated).await;
+    let all = enqueue(&table, events(6)).await;
+    let store = table.store(true);
+    assert_eq!(ids(&claim(&store, 2).await), all[..2]);
+    let probe = request(ClaimMode::Probe(Arc::from([TOPIC])), 1);
+    assert_eq!(ids(&store.claim(probe).await.unwrap()), all[2..3], "the first that is not in flight");
+    let mut found = rest(&store, 3).await;
+    found.sort_unstable();
+    assert_eq!(found, all[3..]);
+}
+
+/// Between the two another relay led, and delivered what was ahead here.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_ahead_does_not_outlive_a_reign() {
+    let table = Table::new(Shape::Migrated).await;
+    let all = enqueue(&table, events(6)).await;
+    let old = table.store(true);
+    assert_eq!(ids(&claim(&old, 2).await), all[..2]);
+    table.db.psql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())");
+    let new = table.store(true);
+    let mut claimed = Claim::default();
+    eventually("the take-over", PATIENCE, async || {
+        claimed = claim(&new, 10).await;
+        !claimed.rows.is_empty()
+    })
+    .await;
+    assert_eq!(ids(&claimed), all[2..], "what the old one had in flight is suspect");
+    new.settle(settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+    new.close().await;
+    let mut again = Vec::new();
+    eventually("the old one to lead", PATIENCE, async || {
+        let claimed = old.claim(request(ClaimMode::Waiting, 2)).await.unwrap_or_default();
+        again.extend(ids(&claimed));
+        claimed.standing == Standing::Active && claimed.suspects
+    })
+    .await;
+    assert_eq!(again, [], "it was delivered by another");
+}
+
+/// The window may have been written, but nobody knows: nothing is handed over by that claim, and everything by later ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_journal_whose_reply_was_lost_hands_over_nothing() {
+    let table = Table::new(Shape::Migrated).await;
+    let proxy = Proxy::start(table.db.addr());
+    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
+    let all = enqueue(&table, events(6)).await;
+    let store = PgStore::builder(options, table.name.clone()).build();
+    assert_eq!(ids(&claim(&store, 1).await), all[..1], "it leads");
+    let mut cut = proxy.cut_replies_after_requests_containing(b"SET win = ");
+    let mut found = Vec::new();
+    eventually("all the others", PATIENCE, async || {
+        if let Ok(claimed) = store.claim(request(ClaimMode::Waiting, 2)).await {
+            found.extend(ids(&claimed));
+        }
+        found.len() >= 5
+    })
+    .await;
+    cut.fired().await;
+    let distinct: HashSet<EventId> = found.iter().copied().collect();
+    assert_eq!((found.len(), distinct), (5, all[1..].iter().copied().collect()), "each once");
+    assert_eq!(table.db.psql("SELECT DISTINCT attempts FROM org_outbox"), "0", "and nobody was charged");
+}
