@@ -15,7 +15,6 @@ use super::error::{classify, sqlstate, within};
 use super::fan;
 use super::leader::Lead;
 use super::link::OPERATION_LIMIT;
-use super::reading::Ahead;
 use super::row::{self, Found};
 use super::store::{Inner, Opened};
 use super::strands::Round;
@@ -26,8 +25,6 @@ use crate::cursor::{Cursor, Key, START, just_before};
 pub(super) struct ClaimState {
     pub(super) lead: Option<Lead>,
     pub(super) cursor: Cursor,
-    /// What an owner has read and not yet handed over.
-    pub(super) ahead: Option<Ahead>,
     /// When this relay last said that it shares the table.
     pub(super) shown: Option<Instant>,
     /// Where delivery in order has come to.
@@ -38,7 +35,7 @@ pub(super) struct ClaimState {
 
 impl ClaimState {
     pub(super) fn new(round: Round) -> Self {
-        Self { lead: None, cursor: Cursor::new(), ahead: None, shown: None, round, lost_tokens: Vec::new() }
+        Self { lead: None, cursor: Cursor::new(), shown: None, round, lost_tokens: Vec::new() }
     }
 }
 

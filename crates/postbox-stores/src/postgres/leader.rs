@@ -12,6 +12,7 @@ use sqlx::{PgConnection, Row as _};
 
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
+use super::reading::Ahead;
 use super::store::{Inner, Opened};
 use super::strategy;
 
@@ -22,6 +23,8 @@ pub(super) struct Lead {
     pub(super) ttl: Duration,
     /// Which reign this is; 0 where there is no row to count them.
     pub(super) epoch: i64,
+    /// What an owner has read and not yet handed over. It ends with the reign: a successor may have delivered it.
+    pub(super) ahead: Option<Ahead>,
 }
 
 /// The active relay must have missed several ticks before it loses its place.
@@ -41,7 +44,7 @@ impl Inner {
         }
         let renewed = Instant::now();
         if opened.layout == Layout::Bare {
-            return Ok(Some(Lead { renewed, ttl, epoch: 0 }));
+            return Ok(Some(Lead { renewed, ttl, epoch: 0, ahead: None }));
         }
         let row = opened
             .query(&opened.statements.lead)
@@ -58,7 +61,7 @@ impl Inner {
         let (epoch, left_behind): (i64, i64) =
             (row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
         tracing::info!(table = &*self.label, relay = self.holder, epoch, left_behind, "active relay");
-        Ok(Some(Lead { renewed, ttl, epoch }))
+        Ok(Some(Lead { renewed, ttl, epoch, ahead: None }))
     }
 
     /// Renews the row when a third of its time is over. Only the relay's turning loop calls this, so that a stuck

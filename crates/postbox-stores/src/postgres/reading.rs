@@ -55,16 +55,14 @@ impl Batch {
 pub(super) struct Ahead {
     batch: Batch,
     read: Instant,
-    epoch: i64,
     exclude: Arc<[Topic]>,
     spent: Arc<[Spent]>,
 }
 
 impl Ahead {
     /// Whether it is what this request would find.
-    fn serves(&self, request: &ClaimRequest, epoch: i64) -> bool {
-        self.epoch == epoch
-            && self.read.elapsed() < FRESH
+    fn serves(&self, request: &ClaimRequest) -> bool {
+        self.read.elapsed() < FRESH
             && self.batch.picked <= request.limit
             && self.batch.bytes <= request.max_bytes
             && self.exclude == request.exclude
@@ -106,7 +104,7 @@ impl Inner {
         let asked = Instant::now();
         let Some(lead) = &state.lead else { return Ok(owner::standby()) };
         let (epoch, ttl) = (lead.epoch, lead.ttl);
-        let mut batch = match self.take_ahead(state, request, epoch) {
+        let mut batch = match self.take_ahead(state, request) {
             Some(batch) => batch,
             None => self.read_batch(state, connection, opened, own, request, epoch).await?,
         };
@@ -131,10 +129,13 @@ impl Inner {
                 );
                 // What cannot be read is for the next claim to find out. And where nothing is to be written down, nobody would see
                 // that the table was paused meanwhile.
-                state.ahead = ahead.ok().filter(|batch| !batch.rows.is_empty()).map(|batch| {
+                let ahead = ahead.ok().filter(|batch| !batch.rows.is_empty()).map(|batch| {
                     let (exclude, spent) = (Arc::clone(&request.exclude), Arc::clone(&request.spent));
-                    Ahead { batch, read: Instant::now(), epoch, exclude, spent }
+                    Ahead { batch, read: Instant::now(), exclude, spent }
                 });
+                if let Some(lead) = &mut state.lead {
+                    lead.ahead = ahead;
+                }
                 admitted
             } else {
                 self.admit(Some(&mut *connection), opened, own, (epoch, ttl), &batch.rows).await
@@ -262,18 +263,18 @@ impl Inner {
     }
 
     /// What was read ahead, if it serves; if not, it is read again.
-    fn take_ahead(&self, state: &mut ClaimState, request: &ClaimRequest, epoch: i64) -> Option<Batch> {
+    fn take_ahead(&self, state: &mut ClaimState, request: &ClaimRequest) -> Option<Batch> {
         // A probe is something else; what is ahead waits.
         if request.mode != ClaimMode::Waiting {
             return None;
         }
-        let ahead = state.ahead.take()?;
+        let ahead = state.lead.as_mut()?.ahead.take()?;
         // A probe may have taken one of them meanwhile.
         let taken = {
             let window = self.window();
             ahead.batch.rows.iter().any(|(id, _)| window.has(id))
         };
-        if !taken && ahead.serves(request, epoch) {
+        if !taken && ahead.serves(request) {
             return Some(ahead.batch);
         }
         let suspect = state.cursor.suspect;
