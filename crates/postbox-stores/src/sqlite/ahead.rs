@@ -241,6 +241,8 @@ impl Ahead {
             Fate::Delivered => {}
             Fate::Dead if self.on_dead == OnDead::Skip || !row.bound => {}
             Fate::Dead | Fate::Lost => return self.close(row.strand),
+            // It will be read, and in its place: what is before it may have come back, too, and is not known yet.
+            Fate::Back { .. } if sequence > self.cursor => {}
             Fate::Back { attempts, until } => {
                 row.attempts = attempts;
                 row.expired = false;

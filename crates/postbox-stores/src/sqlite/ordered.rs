@@ -125,11 +125,12 @@ impl Inner {
         for (sequence, fate) in news {
             ordered.ahead.settled(sequence, fate, at);
         }
-        let chosen = self.choose(ordered, opened, request, claim).await?;
-        if chosen.is_empty() {
-            return Ok(());
-        }
-        let taken = self.take_in_order(&mut ordered.ahead, opened, request, &chosen, claim).await;
+        let mut chosen = Vec::new();
+        let taken = match self.choose(ordered, opened, request, claim, &mut chosen).await {
+            Ok(()) if chosen.is_empty() => return Ok(()),
+            Ok(()) => self.take_in_order(&mut ordered.ahead, opened, request, &chosen, claim).await,
+            Err(error) => Err(error),
+        };
         if taken.is_err() {
             // Whether they are leased nobody knows.
             for row in &chosen {
@@ -146,7 +147,8 @@ impl Inner {
         opened: &Opened,
         request: &ClaimRequest,
         claim: &mut Claim,
-    ) -> Result<Vec<Row>, StoreError> {
+        chosen: &mut Vec<Row>,
+    ) -> Result<(), StoreError> {
         let exclude: HashSet<u64> =
             request.exclude.iter().map(|topic| topic_number(topic.as_str())).collect();
         let wanted = Wanted {
@@ -160,7 +162,7 @@ impl Inner {
             ClaimMode::Probe(topics) => topics.iter().map(|topic| topic_number(topic.as_str())).collect(),
             ClaimMode::Waiting | ClaimMode::Suspect => HashSet::new(),
         };
-        let (mut chosen, mut looked) = (Vec::new(), 0);
+        let mut looked = 0;
         if ordered.is_due() {
             // What is new does not wait until all that is old was read, but all of that must not wait for ever.
             if !ordered.owed && self.read_on(ordered, opened, request, wanted.now).await? > 0 {
@@ -173,7 +175,7 @@ impl Inner {
             match &request.mode {
                 ClaimMode::Waiting => {
                     ordered.ahead.wake(wanted);
-                    ordered.ahead.choose(wanted, &mut chosen);
+                    ordered.ahead.choose(wanted, chosen);
                 }
                 ClaimMode::Suspect => chosen.extend(ordered.ahead.choose_suspect(&exclude)),
                 ClaimMode::Probe(_) => chosen.extend(ordered.ahead.choose_probe(&topics, wanted.now)),
@@ -199,7 +201,7 @@ impl Inner {
                 ordered.ahead.has_suspects(|topic| !exclude.contains(&topic))
             }
         };
-        Ok(chosen)
+        Ok(())
     }
 
     /// Reads on; answers how many rows.

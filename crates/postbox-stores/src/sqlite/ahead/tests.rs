@@ -160,3 +160,15 @@ fn memory_is_bounded_and_what_is_cut_is_looked_for_again() {
     asleep.take_in(scheduled, NOW);
     assert_eq!((asleep.rows, asleep.asleep.len()), (0, 0));
 }
+
+#[test]
+fn what_comes_back_before_it_is_read_again_passes_nobody() {
+    let mut ahead = ahead([waits(1, "a"), waits(2, "a"), waits(3, "b")]);
+    assert_eq!(choose(&mut ahead, 9), [1, 2, 3]);
+    ahead.restart();
+    // The first was another relay's in between: it waits again, and nobody has said so here.
+    ahead.settled(2, Fate::Back { attempts: 0, until: None }, NOW);
+    ahead.settled(3, Fate::Back { attempts: 0, until: None }, NOW);
+    ahead.take_in([waits(1, "a"), waits(2, "a"), waits(3, "b")].into_iter(), NOW);
+    assert_eq!(choose(&mut ahead, 9), [1, 2, 3]);
+}
