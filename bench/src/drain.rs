@@ -115,12 +115,18 @@ impl Bench {
 
     /// The same, with what a history needs.
     pub(crate) async fn make_table_for(&self, history: &str) {
-        self.sql("DROP VIEW IF EXISTS bench_outbox_status; DROP TABLE IF EXISTS bench_outbox, bench_outbox_history").await;
+        self.drop_table().await;
         let made = self
             .postbox(&["migrate", "up", "--table", "public.bench_outbox", "--history", history])
             .output()
             .expect("the program");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+
+    /// With all that is known of its relays: the last one was killed, and would keep the next one waiting.
+    async fn drop_table(&self) {
+        self.sql("DROP VIEW IF EXISTS bench_outbox_status").await;
+        self.sql("DROP TABLE IF EXISTS bench_outbox, bench_outbox_history, postbox_relay, postbox_audit").await;
     }
 
     pub(crate) async fn add(&self, topic: &str, events: usize) {
@@ -135,7 +141,7 @@ impl Bench {
 
     /// A fresh table for delivery in order, with a backlog about these aggregates.
     pub(crate) async fn make_ordered_table(&self, aggregate: &str) {
-        self.sql("DROP VIEW IF EXISTS bench_outbox_status; DROP TABLE IF EXISTS bench_outbox, bench_outbox_history").await;
+        self.drop_table().await;
         let made = self
             .postbox(&["migrate", "up", "--table", "public.bench_outbox", "--order-index"])
             .output()
