@@ -126,7 +126,8 @@ impl Bench {
     /// With all that is known of its relays: the last one was killed, and would keep the next one waiting.
     async fn drop_table(&self) {
         self.sql("DROP VIEW IF EXISTS bench_outbox_status").await;
-        self.sql("DROP TABLE IF EXISTS bench_outbox, bench_outbox_history, postbox_relay, postbox_audit").await;
+        self.sql("DROP TABLE IF EXISTS bench_outbox, bench_outbox_history, postbox_relay, postbox_audit")
+            .await;
     }
 
     pub(crate) async fn add(&self, topic: &str, events: usize) {

@@ -158,6 +158,16 @@ pub struct Claim {
     pub suspects: bool,
 }
 
+impl Claim {
+    /// Whether it brought nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+            && self.undecodable.is_empty()
+            && self.returned.is_empty()
+            && self.buried.is_empty()
+    }
+}
+
 /// Whether a relay may work on its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Standing {

@@ -89,9 +89,10 @@ impl<S: Store> Engine<S> {
         true
     }
 
-    /// Rows that one lane may hold: one batch at work, one in the queue, one being settled.
+    /// Rows that one lane may hold: one batch at work, one in the queue, one being settled, and one that waits behind others.
     pub(super) fn lane_capacity(&self) -> usize {
-        (3 * self.settings.batch_size).max(self.settings.concurrency)
+        let batches = if self.strands.ordered() { 4 } else { 3 };
+        (batches * self.settings.batch_size).max(self.settings.concurrency)
     }
 
     pub(super) fn lane_bytes(&self) -> usize {

@@ -15,7 +15,8 @@ use super::error::{classify, sqlstate, within};
 use super::fan;
 use super::leader::Lead;
 use super::link::OPERATION_LIMIT;
-use super::row::{self, Found};
+use super::reading::{Batch, Reading};
+use super::row::{self, Found, Reader};
 use super::store::{Inner, Opened};
 use super::strands::Round;
 use crate::cursor::{Cursor, Key, START, just_before};
@@ -24,26 +25,41 @@ use crate::cursor::{Cursor, Key, START, just_before};
 #[derive(Debug)]
 pub(super) struct ClaimState {
     pub(super) lead: Option<Lead>,
-    pub(super) cursor: Cursor,
+    pub(super) at: Position,
+    /// What an owner reads beside its claims.
+    pub(super) reading: Option<Reading>,
     /// When this relay last said that it shares the table.
     pub(super) shown: Option<Instant>,
-    /// Where delivery in order has come to.
-    pub(super) round: Round,
     /// Tokens of claims whose answer was lost: their rows go back uncharged (hazard 5).
     pub(super) lost_tokens: Vec<String>,
 }
 
+/// Where reading has come to.
+#[derive(Debug)]
+pub(super) struct Position {
+    pub(super) cursor: Cursor,
+    /// Where order is kept.
+    pub(super) round: Round,
+}
+
+impl Position {
+    pub(super) fn start() -> Self {
+        Self { cursor: Cursor::new(), round: Round::new() }
+    }
+}
+
 impl ClaimState {
-    pub(super) fn new(round: Round) -> Self {
-        Self { lead: None, cursor: Cursor::new(), shown: None, round, lost_tokens: Vec::new() }
+    pub(super) fn new() -> Self {
+        Self { lead: None, at: Position::start(), reading: None, shown: None, lost_tokens: Vec::new() }
     }
 }
 
 impl Inner {
-    pub(super) async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
+    pub(super) async fn claim(self: &Arc<Self>, request: ClaimRequest) -> Result<Claim, StoreError> {
         let opened = self.opened().await?;
         self.max_attempts.store(request.max_attempts, Ordering::Relaxed);
         let mut state = self.state.lock().await;
+        state.finish_reading().await;
         let mut link = self.claims.take().await?;
         if link.fresh {
             // A new session does not have the old one's lock.
@@ -65,35 +81,49 @@ impl Inner {
         } else {
             self.show_sharing(&mut state, &mut link.connection, opened).await?;
         }
-        let mut claim = match request.limit {
-            0 => self.look_at_gate(&mut link.connection, opened).await?,
+        let mut batch = match request.limit {
+            0 => Batch::of(self.look_at_gate(&mut link.connection, opened).await?),
             _ => match self.take_rows(&mut state, &mut link.connection, opened, &request).await {
                 Err(error) if is_about_data(&error) => {
                     self.claims.turn_over(&mut link.connection).await?;
-                    self.bury_unreadable(&mut link.connection, opened, &request, &error).await?
+                    Batch::of(self.bury_unreadable(&mut link.connection, opened, &request, &error).await?)
                 }
-                claim => claim?,
+                batch => batch?,
             },
         };
+        let claim = &mut batch.claim;
         if let ClaimMode::Probe(topics) = &request.mode
             && claim.rows.is_empty()
             && opened.ordered.is_none()
         {
             claim.suspects = self.suspects_among(topics, &mut link.connection, opened, &request).await?;
-            state.cursor.suspect = None;
+            state.at.cursor.suspect = None;
         }
-        if claim.standing == Standing::Standby {
+        let mut handed_over = batch.rows.is_empty();
+        if opened.pooled && !handed_over {
+            // All of a claim is one transaction there.
+            batch = self.hand_over(&mut state, Some(&mut link.connection), opened, &request, batch).await?;
+            handed_over = true;
+        }
+        if batch.claim.standing == Standing::Standby {
             state.lead = None;
             self.unlock(&mut link.connection, opened).await?;
         }
         if let Err(error) = link.keep().await {
             // Nobody has been handed these.
-            self.let_go(claim.rows.iter().map(|row| &row.lease));
-            self.let_go(claim.undecodable.iter().map(|row| &row.lease));
+            self.let_go_of(&batch.rows);
             return Err(error);
         }
         state.lost_tokens.clear();
-        Ok(claim)
+        if !handed_over {
+            batch = self.hand_over(&mut state, None, opened, &request, batch).await?;
+            if batch.claim.standing == Standing::Standby {
+                let mut link = self.claims.take().await?;
+                self.unlock(&mut link.connection, opened).await?;
+                link.keep().await?;
+            }
+        }
+        Ok(batch.claim)
     }
 
     /// Whether this relay may still work: a claim of nothing.
@@ -125,14 +155,13 @@ impl Inner {
         connection: &mut PgConnection,
         opened: &Opened,
         request: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
-        let own =
-            opened.statements.own.as_ref().filter(|_| opened.owns && request.mode != ClaimMode::Suspect);
-        match (own, &opened.ordered) {
-            (Some(own), None) => self.read_own(state, connection, opened, own, request).await,
-            (None, None) => self.claim_rows(state, connection, opened, request).await,
-            (own, Some(ordered)) => {
-                self.take_in_order(state, connection, opened, (ordered, own), request).await
+    ) -> Result<Batch, StoreError> {
+        let own = opened.owns && request.mode != ClaimMode::Suspect;
+        match &opened.ordered {
+            _ if own => self.read_own(state, connection, opened, request).await,
+            None => self.claim_rows(state, connection, opened, request).await.map(Batch::of),
+            Some(ordered) => {
+                self.claim_in_order(state, connection, opened, ordered, request).await.map(Batch::of)
             }
         }
     }
@@ -147,8 +176,8 @@ impl Inner {
         let asked = Instant::now();
         let statements = &opened.statements;
         let ((from_at, from_sequence), from_start) = match &request.mode {
-            ClaimMode::Waiting => state.cursor.next(asked),
-            ClaimMode::Suspect => (state.cursor.suspect.map_or(START, just_before), false),
+            ClaimMode::Waiting => state.at.cursor.next(asked),
+            ClaimMode::Suspect => (state.at.cursor.suspect.map_or(START, just_before), false),
             ClaimMode::Probe(_) => (START, false),
         };
         let (sql, topics) = match &request.mode {
@@ -176,11 +205,12 @@ impl Inner {
         // Row by row: a batch of large payloads shall not stand in memory twice.
         let read = async {
             let (mut rows, mut summary, mut bytes) = (query.fetch(connection), None, 0);
+            let mut reader = Reader::new(row::FIRST, &self.label, &token);
             while let Some(row) = rows.try_next().await? {
                 if summary.is_none() {
                     summary = Summary::read(&row)?;
                 }
-                match row::decode(&row, &self.label, &token)? {
+                match reader.read(&row)? {
                     Some(Found::Delivery(claimed)) => {
                         // Some values are far longer as text than as they are stored.
                         let fits = bytes < request.max_bytes || claim.rows.is_empty();
@@ -206,16 +236,16 @@ impl Inner {
         match request.mode {
             ClaimMode::Waiting => {
                 claim.suspects = summary.suspect.is_some();
-                state.cursor.suspect = match (state.cursor.suspect, summary.suspect) {
+                state.at.cursor.suspect = match (state.at.cursor.suspect, summary.suspect) {
                     (Some(old), Some(new)) => Some(old.min(new)),
                     (old, new) => old.or(new),
                 };
-                state.cursor.read(from_start, asked, summary.last, !full);
+                state.at.cursor.read(from_start, asked, summary.last, !full);
                 // A short claim behind the cursor says nothing of what is in front of it.
-                claim.more = full || (!from_start && state.cursor.next(Instant::now()).1);
+                claim.more = full || (!from_start && state.at.cursor.next(Instant::now()).1);
             }
             ClaimMode::Suspect => {
-                state.cursor.suspect = if summary.picked == 0 { None } else { summary.suspect };
+                state.at.cursor.suspect = if summary.picked == 0 { None } else { summary.suspect };
             }
             ClaimMode::Probe(_) => {}
         }

@@ -137,19 +137,18 @@ impl HistoryShape {
         self.indexes.iter().any(|index| index.contains(INDEX.1) && !index.contains(" WHERE "))
     }
 
-    /// The statement's part that brings rows here: from `gone`, which has the table's columns and `settled_attempts`.
-    pub(super) fn arrive(&self, table: &TableName) -> String {
+    /// The statement's part that brings rows here: from `gone`, which has the table's columns. Owners write attempts at the settle.
+    pub(super) fn arrive(&self, table: &TableName, attempts: &str) -> String {
         let value = |column: &Column| match column.name.as_str() {
             "published_at" => "now()".to_owned(),
             "locked_at" | "locked_by" | "last_error" => "NULL".to_owned(),
-            // Owners write attempts at the settle.
-            "attempts" => "g.settled_attempts".to_owned(),
+            "attempts" => attempts.to_owned(),
             _ => format!("g.{}", column.quoted),
         };
         let values: Vec<String> = self.columns.iter().map(value).collect();
         let history = quoted(table);
         format!(
-            "INSERT INTO {history} ({})\n    SELECT {}\n    FROM gone g\n    RETURNING id",
+            "INSERT INTO {history} ({})\n    SELECT {}\n    FROM gone g",
             self.list(|_| true),
             values.join(", ")
         )

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::claim::is_about_data;
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
-use super::row::{self, Found};
+use super::row::{self, Found, Reader};
 use super::schema::TableShape;
 use super::store::{Inner, Opened};
 use crate::table::Template;
@@ -104,23 +104,11 @@ impl Inner {
         };
         link.keep().await?;
         let mut letters = Vec::with_capacity(rows.len());
+        let mut reader = Reader::new(row::FIRST, &self.label, &token);
         for row in &rows {
-            letters.extend(self.letter(row, &token).map_err(classify)?);
+            letters.extend(letter(row, &mut reader).map_err(classify)?);
         }
         Ok(letters)
-    }
-
-    fn letter(&self, row: &PgRow, token: &Arc<str>) -> Result<Option<Letter>, sqlx::Error> {
-        let dead_at: OffsetDateTime = row.try_get(0)?;
-        let last_error: Option<String> = row.try_get(1)?;
-        let letter = |lease, delivery, dead_for| Letter { lease, delivery, dead_at, dead_for, last_error };
-        Ok(match row::decode(row, &self.label, token)? {
-            Some(Found::Delivery(claimed)) => {
-                Some(letter(claimed.lease, Some(*claimed.delivery), claimed.age))
-            }
-            Some(Found::Undecodable(row)) => Some(letter(row.lease, None, Duration::ZERO)),
-            Some(Found::Buried(_)) | None => None,
-        })
     }
 
     /// A value that the database cannot show fails the statement for all: those that are so are put off.
@@ -210,4 +198,18 @@ impl Inner {
             behind = key;
         }
     }
+}
+
+fn letter(row: &PgRow, reader: &mut Reader<'_>) -> Result<Option<Letter>, sqlx::Error> {
+    let dead_at: OffsetDateTime = row.try_get(0)?;
+    let last_error: Option<String> = row.try_get(1)?;
+    let letter = |lease, delivery, dead_for| Letter { lease, delivery, dead_at, dead_for, last_error };
+    Ok(match reader.read(row)? {
+        Some(Found::Delivery(claimed)) => {
+            let dead_for = (claimed.lease.since - dead_at).try_into().unwrap_or_default();
+            Some(letter(claimed.lease, Some(*claimed.delivery), dead_for))
+        }
+        Some(Found::Undecodable(row)) => Some(letter(row.lease, None, Duration::ZERO)),
+        Some(Found::Buried(_)) | None => None,
+    })
 }

@@ -4,9 +4,8 @@
 //! Rows that are locked are left alone: hot ones belong to the process that wrote them, and those whose lease ran out, or
 //! that a predecessor left behind, are claimed one by one, by lease.
 
-use std::fmt::Write as _;
+use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use postbox_core::hash::RowMap;
 use postbox_core::redact::Summary as Text;
@@ -21,6 +20,8 @@ use super::claim::standing;
 use super::error::{classify, within};
 use super::fan;
 use super::link::OPERATION_LIMIT;
+use super::place::Place;
+use super::reading::{Batch, Reign};
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use crate::cursor::{Key, START};
@@ -30,7 +31,17 @@ const OWNED: &str = "own/";
 
 /// The rows that are in flight, by id.
 #[derive(Debug, Default)]
-pub(super) struct Window(RowMap<Uuid, Key>);
+pub(super) struct Window(RowMap<Uuid, Spot>);
+
+/// Where a row that is in flight stands in the order of reading, in its table, and in the order of delivery.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spot {
+    pub(super) key: Key,
+    pub(super) place: Place,
+    /// Where order is kept. Nothing more is read of a strand that has something in flight: the relay may be about to give that back,
+    /// and then it must get the first one again, and not what follows it.
+    pub(super) strand: Option<i64>,
+}
 
 impl Window {
     /// Whether a row is in flight.
@@ -38,18 +49,22 @@ impl Window {
         self.0.contains_key(row)
     }
 
-    /// Their sequences as a multirange: neighbours share a range, so that it is short for a window without holes, and exact
-    /// for any.
-    pub(super) fn sequences(&self) -> String {
-        let mut sequences: Vec<i64> = self.0.values().map(|(_, sequence)| *sequence).collect();
+    /// Their strands, where order is kept.
+    pub(super) fn strands(&self) -> HashSet<i64> {
+        self.0.values().filter_map(|spot| spot.strand).collect()
+    }
+
+    /// Whether some lie behind this place in the order of reading.
+    pub(super) fn goes_beyond(&self, key: Key) -> bool {
+        self.0.values().any(|spot| spot.key > key)
+    }
+
+    /// The bounds of their sequences: neighbours share a range, so that it is short for a window without holes, and exact for any.
+    pub(super) fn bounds(&self) -> Vec<i64> {
+        let mut sequences: Vec<i64> = self.0.values().map(|spot| spot.key.1).collect();
         sequences.sort_unstable();
-        let mut text = String::from("{");
-        for run in sequences.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
-            let comma = if text.len() > 1 { "," } else { "" };
-            let _ = write!(text, "{comma}[{},{}]", run[0], run[run.len() - 1]);
-        }
-        text.push('}');
-        text
+        let runs = sequences.chunk_by(|a, b| a.checked_add(1) == Some(*b));
+        runs.flat_map(|run| [run[0], run[run.len() - 1].saturating_add(1)]).collect()
     }
 }
 
@@ -82,41 +97,43 @@ impl Inner {
     /// These rows are not in flight any more.
     pub(super) fn let_go<'a>(&self, leases: impl IntoIterator<Item = &'a Lease>) {
         let mut window = self.window();
-        let mut strands = self.strands();
         for lease in leases {
             window.0.remove(&lease.row);
-            strands.remove(&lease.row);
+        }
+    }
+
+    /// The same, of rows that nobody has been handed.
+    pub(super) fn let_go_of(&self, rows: &[(Uuid, Spot)]) {
+        let mut window = self.window();
+        for (id, _) in rows {
+            window.0.remove(id);
         }
     }
 
     /// Another relay has the table.
     pub(super) fn dispossessed(&self) {
         self.window().0.clear();
-        self.strands().clear();
     }
 
     /// Rows are about to be in flight: nobody reads them any more.
-    pub(super) fn reserve(&self, rows: &[(Uuid, Key)]) {
-        self.window().0.extend(rows.iter().copied());
+    pub(super) fn reserve(&self, batch: &Batch) {
+        self.window().0.extend(batch.rows.iter().copied());
     }
 
-    /// Writes down the window with these rows in it; they are in flight from then on. Nobody has been handed rows that could not be
+    /// Writes down the window, with these rows in it; they are in flight from then on. Nobody has been handed rows that could not be
     /// written down, or that were refused. Without a connection it takes one of its own, so that the next rows can be read meanwhile.
     pub(super) async fn admit(
         &self,
         connection: Option<&mut PgConnection>,
-        opened: &Opened,
-        own: &Own,
-        (epoch, ttl): (i64, Duration),
-        rows: &[(Uuid, Key)],
+        reign: Reign<'_>,
+        rows: &[(Uuid, Spot)],
     ) -> Result<Standing, StoreError> {
-        self.reserve(rows);
         let written = async {
             if let Some(connection) = connection {
-                return self.journal(connection, opened, own, epoch, ttl.as_secs_f64()).await;
+                return self.journal(connection, reign).await;
             }
             let mut link = self.journals.take().await?;
-            let standing = self.journal(&mut link.connection, opened, own, epoch, ttl.as_secs_f64()).await?;
+            let standing = self.journal(&mut link.connection, reign).await?;
             link.keep().await?;
             Ok(standing)
         };
@@ -125,11 +142,7 @@ impl Inner {
             Ok(Standing::Active) => {}
             Ok(Standing::Standby) => self.dispossessed(),
             Ok(Standing::Paused) | Err(_) => {
-                let (mut window, mut strands) = (self.window(), self.strands());
-                for (id, _) in rows {
-                    window.0.remove(id);
-                    strands.remove(id);
-                }
+                self.let_go_of(rows);
             }
         }
         standing
@@ -139,26 +152,23 @@ impl Inner {
     async fn journal(
         &self,
         connection: &mut PgConnection,
-        opened: &Opened,
-        own: &Own,
-        epoch: i64,
-        seconds: f64,
+        Reign { opened, own, epoch, ttl, .. }: Reign<'_>,
     ) -> Result<Standing, StoreError> {
-        let (sequences, from, to) = {
+        let (bounds, from, to) = {
             let window = self.window();
-            let times = || window.0.values().map(|(at, _)| *at);
+            let times = || window.0.values().map(|spot| spot.key.0);
             // What is available since ever lies before all times that can be written here.
-            (window.sequences(), times().min().filter(|from| *from > START.0), times().max())
+            (window.bounds(), times().min().filter(|from| *from > START.0), times().max())
         };
         let journal = opened
             .query(&own.journal)
             .bind(&opened.key)
             .bind(&self.holder)
             .bind(epoch)
-            .bind(sequences)
+            .bind(bounds)
             .bind(from)
             .bind(to)
-            .bind(seconds)
+            .bind(ttl.as_secs_f64())
             .fetch_optional(connection);
         let row = within(OPERATION_LIMIT, journal).await?;
         let paused = row.map(|row| row.try_get(0)).transpose().map_err(classify)?;
@@ -199,36 +209,51 @@ impl Inner {
     ) -> Query<'q, Postgres, PgArguments> {
         let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
         let attempts: Vec<i32> = settlements.iter().map(|s| s.lease.attempts).collect();
-        let epoch = settlements.first().map_or(-1, |s| epoch(&s.lease));
-        let query = if settlements.iter().all(|s| s.verdict == Verdict::Delivered) {
-            opened.query(&own.settle_delivered).bind(ids).bind(attempts)
-        } else {
-            let (mut verdicts, mut waits) = (Vec::new(), Vec::new());
-            let (mut errors, mut failures) = (Vec::new(), Vec::new());
-            for settlement in settlements {
-                let (number, wait, error) = match &settlement.verdict {
-                    Verdict::Delivered => (0, None, None),
-                    Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),
-                    Verdict::Release { after, reason } => (2, *after, reason.as_ref().map(Text::as_str)),
-                    Verdict::Dead { reason } => (3, None, Some(reason.as_str())),
-                };
-                verdicts.push(number);
-                waits.push(wait.map(|wait| i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)));
-                errors.push(error);
-                failures.push(settlement.failure.as_ref().and_then(|f| serde_json::to_string(f).ok()));
-            }
-            opened
-                .query(&own.settle)
-                .bind(ids)
-                .bind(attempts)
-                .bind(verdicts)
-                .bind(waits)
-                .bind(errors)
-                .bind(failures)
+        let (mut verdicts, mut waits) = (Vec::new(), Vec::new());
+        let (mut errors, mut failures) = (Vec::new(), Vec::new());
+        for settlement in settlements {
+            let (number, wait, error) = match &settlement.verdict {
+                Verdict::Delivered => (0, None, None),
+                Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),
+                Verdict::Release { after, reason } => (2, *after, reason.as_ref().map(Text::as_str)),
+                Verdict::Dead { reason } => (3, None, Some(reason.as_str())),
+            };
+            verdicts.push(number);
+            waits.push(wait.map(|wait| i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)));
+            errors.push(error);
+            failures.push(settlement.failure.as_ref().and_then(|f| serde_json::to_string(f).ok()));
+        }
+        let query = opened.query(&own.settle).bind(ids).bind(attempts).bind(verdicts).bind(waits);
+        let query = query.bind(errors).bind(failures).bind(&opened.key).bind(&self.holder);
+        query.bind(settlements.first().map_or(-1, |s| epoch(&s.lease))).bind(fan::confirmed(settlements))
+    }
+
+    /// The settle of rows that all arrived at the same attempt, in one epoch, where they were read. Answers those that are not
+    /// settled: they have moved, or are not this relay's any more.
+    pub(super) async fn settle_alike(
+        &self,
+        connection: &mut PgConnection,
+        opened: &Opened,
+        own: &Own,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let Some(Settlement { lease, .. }) = settlements.first() else { return Ok(Vec::new()) };
+        let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
+        let places: Vec<Option<Place>> = {
+            let window = self.window();
+            ids.iter().map(|id| window.0.get(id).map(|spot| spot.place)).collect()
         };
-        let mixed = settlements.iter().any(|s| s.verdict != Verdict::Delivered);
-        let query = query.bind(&opened.key).bind(&self.holder).bind(epoch);
-        if mixed { query.bind(fan::confirmed(settlements)) } else { query }
+        let query = opened.query(&own.settle_delivered).bind(&ids).bind(lease.attempts);
+        let query = query.bind(&opened.key).bind(&self.holder).bind(epoch(lease)).bind(places);
+        let settled = within(OPERATION_LIMIT, query.execute(&mut *connection)).await?.rows_affected();
+        if settled == settlements.len() as u64 {
+            return Ok(Vec::new());
+        }
+        if settled == 0 {
+            return Ok(ids);
+        }
+        let unsettled = opened.scalar::<Uuid>(&own.unsettled).bind(ids).fetch_all(connection);
+        within(OPERATION_LIMIT, unsettled).await
     }
 
     /// Whether the table is still this relay's, in the epoch that these rows were read in.
@@ -247,6 +272,17 @@ impl Inner {
             .fetch_one(connection);
         within(OPERATION_LIMIT, mine).await
     }
+}
+
+/// Whether all of these are an owner's, of one reign, and arrived at the same attempt.
+pub(super) fn are_alike(settlements: &[Settlement]) -> bool {
+    let Some(Settlement { lease: first, .. }) = settlements.first() else { return false };
+    let same = |s: &Settlement| {
+        s.verdict == Verdict::Delivered
+            && s.lease.attempts == first.attempts
+            && (Arc::ptr_eq(&s.lease.token, &first.token) || s.lease.token == first.token)
+    };
+    is_owned(first) && settlements.iter().all(same)
 }
 
 /// A row that nobody has to write anything for: it was only read.

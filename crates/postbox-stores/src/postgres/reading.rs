@@ -1,25 +1,20 @@
 //! ④ Reading: an owner looks for rows without writing to them, and reads on while what it found last is being written down.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::TryStreamExt as _;
-use postbox_core::StoreError;
-use postbox_core::Topic;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Spent, Standing};
-use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row as _};
+use postbox_core::{StoreError, StoreErrorKind, Topic};
+use sqlx::PgConnection;
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::claim::{ClaimState, standing};
-use super::error::within;
-use super::fan;
-use super::link::OPERATION_LIMIT;
-use super::owner;
-use super::row;
+use super::claim::{ClaimState, Position, standing};
+use super::owner::{self, Spot};
 use super::statements::Own;
 use super::store::{Inner, Opened};
-use crate::cursor::{Cursor, Key, START};
+use crate::cursor::Cursor;
 
 /// What was read ahead is not used when it is older than this.
 const FRESH: Duration = Duration::from_millis(500);
@@ -27,26 +22,39 @@ const FRESH: Duration = Duration::from_millis(500);
 /// What one read found.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    claim: Claim,
+    /// With whether there may be more, and suspects.
+    pub(super) claim: Claim,
     /// Whether the table is paused, and whether it is this relay's; none if it has no row in `postbox_relay`.
-    gate: Option<(bool, bool)>,
-    picked: usize,
+    pub(super) gate: Option<(bool, bool)>,
+    pub(super) picked: usize,
     /// Some did not fit.
-    left_out: bool,
-    bytes: usize,
-    last: Option<Key>,
-    suspect: Option<Key>,
-    exhausted: Vec<Uuid>,
+    pub(super) left_out: bool,
+    pub(super) bytes: usize,
+    pub(super) exhausted: Vec<Uuid>,
     /// The rows to dispatch.
-    rows: Vec<(Uuid, Key)>,
-    /// The read began at the start of the table.
-    from_start: bool,
+    pub(super) rows: Vec<(Uuid, Spot)>,
+    /// The first strand that was looked at.
+    pub(super) from: i64,
 }
 
 impl Batch {
+    /// What needs no handing over: it is leased, or there is nothing.
+    pub(super) fn of(claim: Claim) -> Self {
+        Self { claim, ..Self::default() }
+    }
+
     /// Whether there may be more behind it.
-    fn full(&self, request: &ClaimRequest) -> bool {
+    pub(super) fn full(&self, request: &ClaimRequest) -> bool {
         self.picked >= request.limit || self.left_out
+    }
+
+    /// Rows that turned out to be in flight, or are gone.
+    pub(super) fn drop_rows(&mut self, gone: impl Fn(&Uuid) -> bool) {
+        if self.rows.iter().any(|(id, _)| gone(id)) {
+            self.rows.retain(|(id, _)| !gone(id));
+            self.claim.rows.retain(|row| !gone(&row.lease.row));
+            self.claim.undecodable.retain(|row| !gone(&row.lease.row));
+        }
     }
 }
 
@@ -70,196 +78,172 @@ impl Ahead {
     }
 }
 
-/// What `own.sql` says of a row in front of its event.
-struct Look {
-    key: Key,
-    suspect: bool,
-    exhausted: bool,
-    fits: bool,
+/// An owner's reign: its statements, which reign it is, and for how long at a time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reign<'a> {
+    pub(super) opened: &'a Opened,
+    pub(super) own: &'a Own,
+    pub(super) epoch: i64,
+    pub(super) ttl: Duration,
 }
 
-impl Look {
-    /// None if no row was found.
-    fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
-        let Some(sequence) = row.try_get(row::FIRST + 4)? else { return Ok(None) };
-        Ok(Some(Self {
-            key: (row.try_get(2)?, sequence),
-            suspect: row.try_get(3)?,
-            exhausted: row.try_get(4)?,
-            fits: row.try_get(5)?,
-        }))
+impl<'a> Reign<'a> {
+    fn of(opened: &'a Opened, epoch: i64, ttl: Duration) -> Option<Self> {
+        Some(Self { opened, own: opened.statements.own.as_ref()?, epoch, ttl })
+    }
+}
+
+/// A read beside the claims: nobody waits for it until the next claim.
+#[derive(Debug)]
+pub(super) struct Reading {
+    task: JoinHandle<(Position, Option<Ahead>)>,
+    epoch: i64,
+}
+
+impl ClaimState {
+    /// Waits for what is being read. What cannot be read is for the next claim to find out.
+    pub(super) async fn finish_reading(&mut self) {
+        let Some(Reading { task, epoch }) = self.reading.take() else { return };
+        let Ok((at, ahead)) = task.await else { return };
+        self.at = at;
+        match (ahead, &mut self.lead) {
+            // Where nothing is to be written down, nobody would see that the table was paused meanwhile.
+            (Some(ahead), Some(lead)) if lead.epoch == epoch && !ahead.batch.rows.is_empty() => {
+                lead.ahead = Some(ahead);
+            }
+            (Some(ahead), _) => self.start_again(&ahead.batch),
+            (None, _) => {}
+        }
+    }
+
+    /// What was read is not handed over: the next read finds it again.
+    fn start_again(&mut self, batch: &Batch) {
+        let suspect = self.at.cursor.suspect;
+        self.at.cursor = Cursor::new();
+        self.at.cursor.suspect = suspect;
+        self.at.round.back_to(batch.from);
     }
 }
 
 impl Inner {
-    /// Hands over rows that are written down as in flight, and reads the next ones meanwhile.
+    /// Rows that are to be handed over. A look in vain at some of the strands is followed by a look at the next ones.
     pub(super) async fn read_own(
         &self,
         state: &mut ClaimState,
         connection: &mut PgConnection,
         opened: &Opened,
-        own: &Own,
         request: &ClaimRequest,
-    ) -> Result<Claim, StoreError> {
-        let asked = Instant::now();
-        let Some(lead) = &state.lead else { return Ok(owner::standby()) };
-        let (epoch, ttl) = (lead.epoch, lead.ttl);
-        let mut batch = match self.take_ahead(state, request) {
-            Some(batch) => batch,
-            None => self.read_batch(state, connection, opened, own, request, epoch).await?,
-        };
-        let (paused, mine) = batch.gate.ok_or_else(|| self.no_relay_row(opened))?;
-        (batch.claim.standing, batch.claim.paused) = (standing(paused, mine), paused);
-        if batch.claim.standing == Standing::Standby {
-            self.dispossessed();
-            return Ok(batch.claim);
-        }
-        let full = batch.full(request);
-        if !batch.rows.is_empty() {
-            self.reserve(&batch.rows);
-            let room = request.max_bytes.saturating_sub(batch.bytes);
-            let next = ClaimRequest { max_bytes: room, ..request.clone() };
-            // Behind a pooler this would hold one of its server processes while it waits for another.
-            let goes_on =
-                request.mode == ClaimMode::Waiting && full && !batch.left_out && room > 0 && !opened.pooled;
-            let admitted = if goes_on {
-                let (admitted, ahead) = tokio::join!(
-                    self.admit(None, opened, own, (epoch, ttl), &batch.rows),
-                    self.read_batch(state, connection, opened, own, &next, epoch)
-                );
-                // What cannot be read is for the next claim to find out. And where nothing is to be written down, nobody would see
-                // that the table was paused meanwhile.
-                let ahead = ahead.ok().filter(|batch| !batch.rows.is_empty()).map(|batch| {
-                    let (exclude, spent) = (Arc::clone(&request.exclude), Arc::clone(&request.spent));
-                    Ahead { batch, read: Instant::now(), exclude, spent }
-                });
-                if let Some(lead) = &mut state.lead {
-                    lead.ahead = ahead;
-                }
-                admitted
-            } else {
-                self.admit(Some(&mut *connection), opened, own, (epoch, ttl), &batch.rows).await
+    ) -> Result<Batch, StoreError> {
+        let reign = state.lead.as_ref().and_then(|lead| Reign::of(opened, lead.epoch, lead.ttl));
+        let Some(reign) = reign else { return Ok(Batch::of(owner::standby())) };
+        let mut suspects = false;
+        loop {
+            let mut batch = match self.take_ahead(state, request) {
+                Some(batch) => batch,
+                None => self.read_batch(&mut state.at, connection, reign, request).await?,
             };
-            match admitted? {
-                Standing::Active => {}
-                Standing::Standby => return Ok(owner::standby()),
-                Standing::Paused => {
-                    return Ok(Claim { standing: Standing::Paused, paused: true, ..Claim::default() });
-                }
+            let (paused, mine) = batch.gate.ok_or_else(|| self.no_relay_row(opened))?;
+            (batch.claim.standing, batch.claim.paused) = (standing(paused, mine), paused);
+            if batch.claim.standing == Standing::Standby {
+                self.dispossessed();
+                return Ok(Batch::of(owner::standby()));
             }
+            if !batch.exhausted.is_empty() {
+                let (rows, max) = (&batch.exhausted, request.max_attempts);
+                batch.claim.buried = self.bury_exhausted(connection, opened, reign.own, rows, max).await?;
+            }
+            suspects |= batch.claim.suspects;
+            if !(opened.ordered.is_some() && batch.claim.is_empty() && batch.claim.more) {
+                batch.claim.suspects = suspects;
+                return Ok(batch);
+            }
+        }
+    }
+
+    /// Writes rows down as in flight, and has the next ones read meanwhile. What the relay may not work on does not stay in the batch.
+    /// Without a connection the journal takes its own.
+    pub(super) async fn hand_over(
+        self: &Arc<Self>,
+        state: &mut ClaimState,
+        connection: Option<&mut PgConnection>,
+        opened: &Opened,
+        request: &ClaimRequest,
+        batch: Batch,
+    ) -> Result<Batch, StoreError> {
+        let asked = Instant::now();
+        let reign = state.lead.as_ref().and_then(|lead| Reign::of(opened, lead.epoch, lead.ttl));
+        let Some(reign) = reign else { return Ok(Batch::of(owner::standby())) };
+        self.reserve(&batch);
+        let room = request.max_bytes.saturating_sub(batch.bytes);
+        let goes_on = connection.is_none()
+            && request.mode == ClaimMode::Waiting
+            && batch.claim.more
+            && (batch.full(request) || opened.ordered.is_some())
+            && !batch.left_out
+            && room > 0;
+        if goes_on {
+            let at = std::mem::replace(&mut state.at, Position::start());
+            let next = ClaimRequest { max_bytes: room, ..request.clone() };
+            let beside = Arc::clone(self).read_beside(at, (reign.epoch, reign.ttl), next);
+            state.reading = Some(Reading { task: tokio::spawn(beside), epoch: reign.epoch });
+        }
+        let admitted = self.admit(connection, reign, &batch.rows).await;
+        if let Ok(Standing::Active) = admitted {
             if let Some(lead) = &mut state.lead {
                 lead.renewed = asked;
             }
+            return Ok(batch);
         }
-        let Batch { mut claim, exhausted, from_start, suspect, .. } = batch;
-        if !exhausted.is_empty() {
-            claim.buried =
-                self.bury_exhausted(connection, opened, own, &exhausted, request.max_attempts).await?;
-        }
-        if request.mode == ClaimMode::Waiting {
-            claim.suspects = suspect.is_some();
-            claim.more = full || (!from_start && state.cursor.next(Instant::now()).1);
-        }
-        Ok(claim)
+        state.finish_reading().await;
+        state.start_again(&batch);
+        Ok(Batch::of(match admitted? {
+            Standing::Paused => Claim { standing: Standing::Paused, paused: true, ..Claim::default() },
+            Standing::Active | Standing::Standby => {
+                state.lead = None;
+                owner::standby()
+            }
+        }))
     }
 
-    /// Reads rows; the cursor is then behind them.
+    async fn read_beside(
+        self: Arc<Self>,
+        mut at: Position,
+        (epoch, ttl): (i64, Duration),
+        request: ClaimRequest,
+    ) -> (Position, Option<Ahead>) {
+        let read = async {
+            let reign = Reign::of(self.opened().await?, epoch, ttl);
+            let (Some(reign), mut link) = (reign, self.claims.take().await?) else { return Ok(None) };
+            if link.fresh {
+                // Without the lock of the session before it. The next claim makes its own, and knows.
+                return Ok(None);
+            }
+            let batch = self.read_batch(&mut at, &mut link.connection, reign, &request).await;
+            if !batch.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection) {
+                link.keep().await?;
+            }
+            batch.map(Some)
+        };
+        let batch: Result<Option<Batch>, StoreError> = read.await;
+        let ahead = batch.ok().flatten().map(|batch| {
+            let (exclude, spent) = (Arc::clone(&request.exclude), Arc::clone(&request.spent));
+            Ahead { batch, read: Instant::now(), exclude, spent }
+        });
+        (at, ahead)
+    }
+
+    /// Reads rows; the next read begins behind them.
     async fn read_batch(
         &self,
-        state: &mut ClaimState,
+        at: &mut Position,
         connection: &mut PgConnection,
-        opened: &Opened,
-        own: &Own,
+        reign: Reign<'_>,
         request: &ClaimRequest,
-        epoch: i64,
     ) -> Result<Batch, StoreError> {
-        let asked = Instant::now();
-        let ((from_at, from_sequence), from_start) = match request.mode {
-            ClaimMode::Waiting => state.cursor.next(asked),
-            ClaimMode::Probe(_) | ClaimMode::Suspect => (START, false),
-        };
-        let (sql, topics) = match &request.mode {
-            ClaimMode::Probe(topics) => (&own.probe, topics),
-            ClaimMode::Waiting | ClaimMode::Suspect => (&own.waiting, &request.exclude),
-        };
-        let query = opened
-            .query(sql)
-            .bind(&self.holder)
-            .bind(&opened.key)
-            .bind(((from_at, from_sequence) != START).then_some(from_at))
-            .bind(from_sequence)
-            .bind(request.lock_ttl.as_secs_f64())
-            .bind(fan::list(topics, &request.spent))
-            .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
-            .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
-            .bind(request.max_attempts)
-            .bind(self.window().sequences());
-        let token = owner::token(epoch);
-        let mut batch = Batch { from_start, ..Batch::default() };
-        let read = async {
-            let mut rows = query.fetch(&mut *connection);
-            while let Some(row) = rows.try_next().await? {
-                if batch.gate.is_none() {
-                    batch.gate = Some((row.try_get(0)?, row.try_get(1)?));
-                }
-                self.take_in(&row, &token, request.max_bytes, &mut batch)?;
-            }
-            Ok(())
-        };
-        within(OPERATION_LIMIT, read).await?;
-        batch.claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
-        if request.mode == ClaimMode::Waiting {
-            state.cursor.suspect = match (state.cursor.suspect, batch.suspect) {
-                (Some(old), Some(new)) => Some(old.min(new)),
-                (old, new) => old.or(new),
-            };
-            state.cursor.read(from_start, asked, batch.last, !batch.full(request));
+        match &reign.opened.ordered {
+            Some(ordered) => self.read_in_order(at, connection, reign, ordered, request).await,
+            None => self.read_on(&mut at.cursor, connection, reign, request).await,
         }
-        Ok(batch)
-    }
-
-    /// Takes in one row of a read.
-    fn take_in(
-        &self,
-        row: &PgRow,
-        token: &Arc<str>,
-        max_bytes: usize,
-        batch: &mut Batch,
-    ) -> Result<(), sqlx::Error> {
-        let Some(look) = Look::read(row)? else { return Ok(()) };
-        batch.picked += 1;
-        // Nothing was written, so what does not fit is simply read again, and nothing behind it is taken.
-        if !look.fits || batch.left_out {
-            batch.left_out = true;
-            return Ok(());
-        }
-        if look.suspect {
-            batch.suspect = batch.suspect.or(Some(look.key));
-        } else if look.exhausted {
-            batch.exhausted.push(row.try_get(row::FIRST)?);
-        } else {
-            match row::decode(row, &self.label, token)? {
-                Some(row::Found::Delivery(mut claimed)) => {
-                    // Some values are far longer as text than as they are stored.
-                    if !batch.claim.rows.is_empty() && batch.bytes >= max_bytes {
-                        batch.left_out = true;
-                        return Ok(());
-                    }
-                    batch.bytes += claimed.delivery.payload.len();
-                    let due = claimed.delivery.meta.created_at.max(look.key.0);
-                    claimed.age = (claimed.lease.since - due).try_into().unwrap_or_default();
-                    batch.rows.push((claimed.lease.row, look.key));
-                    batch.claim.rows.push(claimed);
-                }
-                Some(row::Found::Undecodable(undecodable)) => {
-                    batch.rows.push((undecodable.lease.row, look.key));
-                    batch.claim.undecodable.push(undecodable);
-                }
-                Some(row::Found::Buried(_)) | None => {}
-            }
-        }
-        batch.last = Some(look.key);
-        Ok(())
     }
 
     /// What was read ahead, if it serves; if not, it is read again.
@@ -269,17 +253,24 @@ impl Inner {
             return None;
         }
         let ahead = state.lead.as_mut()?.ahead.take()?;
-        // A probe may have taken one of them meanwhile.
-        let taken = {
-            let window = self.window();
-            ahead.batch.rows.iter().any(|(id, _)| window.has(id))
-        };
-        if !taken && ahead.serves(request) {
+        if ahead.serves(request) && !self.interferes(&ahead.batch) {
             return Some(ahead.batch);
         }
-        let suspect = state.cursor.suspect;
-        state.cursor = Cursor::new();
-        state.cursor.suspect = suspect;
+        state.start_again(&ahead.batch);
         None
+    }
+
+    /// Whether a probe has taken some of it meanwhile, or one of its strands.
+    fn interferes(&self, batch: &Batch) -> bool {
+        let window = self.window();
+        let strands = if batch.rows.iter().any(|(_, spot)| spot.strand.is_some()) {
+            window.strands()
+        } else {
+            HashSet::new()
+        };
+        batch
+            .rows
+            .iter()
+            .any(|(id, spot)| window.has(id) || spot.strand.is_some_and(|strand| strands.contains(&strand)))
     }
 }

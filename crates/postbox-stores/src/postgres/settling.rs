@@ -16,22 +16,15 @@ use uuid::Uuid;
 use super::error::{classify, sqlstate, within};
 use super::fan;
 use super::link::OPERATION_LIMIT;
-use super::owner::{is_owned, needs_no_write};
+use super::owner::{are_alike, is_owned, needs_no_write};
 use super::store::{Inner, Opened};
 
 impl Inner {
     pub(super) async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
         let mut settled = Settled::default();
-        // The common case: all of one claim, and all to be written.
-        let one_token = settlements.first().map(|first| Arc::clone(&first.lease.token)).filter(|token| {
-            settlements.iter().all(|s| s.lease.token == *token && is_owned(&s.lease) && !needs_no_write(s))
-        });
-        if one_token.is_some() {
-            let mut group = settlements;
-            let settled = self.settle_group(opened, &mut group).await?;
-            self.let_go(group.iter().map(|s| &s.lease).filter(|lease| !settled.busy.contains(&lease.row)));
-            return Ok(settled);
+        if are_alike(&settlements) {
+            return self.settle_group(opened, settlements).await;
         }
         let (unwritten, rest): (Vec<_>, Vec<_>) = settlements.into_iter().partition(needs_no_write);
         self.let_go(unwritten.iter().map(|s| &s.lease));
@@ -42,14 +35,13 @@ impl Inner {
             groups.entry(Arc::clone(&settlement.lease.token)).or_default().push(settlement);
         }
         let groups = std::iter::once(leased).chain(groups.into_values()).filter(|group| !group.is_empty());
-        for (before, mut group) in groups.enumerate() {
-            let part = self.settle_group(opened, &mut group).await.inspect_err(|_| {
+        for (before, group) in groups.enumerate() {
+            let part = self.settle_group(opened, group).await.inspect_err(|_| {
                 // What was settled before it comes again, and is as it was left then.
                 if before > 0 {
                     self.unsure.store(true, Ordering::Relaxed);
                 }
             })?;
-            self.let_go(group.iter().map(|s| &s.lease).filter(|lease| !part.busy.contains(&lease.row)));
             settled.lost.extend(part.lost);
             settled.busy.extend(part.busy);
         }
@@ -59,19 +51,15 @@ impl Inner {
     async fn settle_group(
         &self,
         opened: &Opened,
-        settlements: &mut [Settlement],
+        mut settlements: Vec<Settlement>,
     ) -> Result<Settled, StoreError> {
         // The order of locking, the same for everybody (hazard 18).
         settlements.sort_unstable_by_key(|settlement| settlement.lease.row);
         let mut link = self.settles.take().await?;
-        let sent = self.send(opened, settlements, &mut link.connection).await;
-        let settled = match sent {
-            Ok(rows) => self
-                .lost(opened, settlements, &rows, &mut link.connection)
-                .await
-                .map(|lost| Settled { lost, ..Settled::default() }),
+        let settled = match self.write(opened, &settlements, &mut link.connection).await {
+            Ok(lost) => Ok(Settled { lost, ..Settled::default() }),
             Err(error) if is_lock_timeout(&error) => {
-                self.settle_free(opened, settlements, &mut link.connection).await
+                self.settle_free(opened, &settlements, &mut link.connection).await
             }
             Err(error) => Err(error),
         };
@@ -83,13 +71,45 @@ impl Inner {
         let unknown = settled.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection);
         self.unsure.store(unknown, Ordering::Relaxed);
         let settled = settled?;
+        let done = || settlements.iter().map(|s| &s.lease).filter(|lease| !settled.busy.contains(&lease.row));
         if opened.layout == Layout::Bare {
             let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
-            for settlement in settlements.iter().filter(|s| !settled.busy.contains(&s.lease.row)) {
-                renewed.remove(&(settlement.lease.row, settlement.lease.since));
+            for lease in done() {
+                renewed.remove(&(lease.row, lease.since));
             }
         }
+        self.let_go(done());
         Ok(settled)
+    }
+
+    /// Writes what became of rows; answers those that are another's by now.
+    async fn write(
+        &self,
+        opened: &Opened,
+        settlements: &[Settlement],
+        connection: &mut PgConnection,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        // The type of places is looked up when a statement is prepared, and behind a pooler another would then stand in its place.
+        let alike = opened.statements.own.as_ref().filter(|_| !opened.pooled && are_alike(settlements));
+        let Some(own) = alike else { return self.write_each(opened, settlements, connection).await };
+        let left = self.settle_alike(connection, opened, own, settlements).await?;
+        if left.is_empty() {
+            return Ok(left);
+        }
+        let left: Vec<Settlement> =
+            settlements.iter().filter(|s| left.contains(&s.lease.row)).cloned().collect();
+        self.write_each(opened, &left, connection).await
+    }
+
+    /// The same, whatever became of them.
+    async fn write_each(
+        &self,
+        opened: &Opened,
+        settlements: &[Settlement],
+        connection: &mut PgConnection,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let rows = self.send(opened, settlements, connection).await?;
+        self.lost(opened, settlements, &rows, connection).await
     }
 
     /// Sends one settle; answers the rows that it changed.
@@ -166,8 +186,7 @@ impl Inner {
         let busy: Vec<Uuid> = there.into_iter().filter(|id| !free.contains(id)).collect();
         let ours: Vec<Settlement> =
             settlements.iter().filter(|s| !busy.contains(&s.lease.row)).cloned().collect();
-        let rows = self.send(opened, &ours, connection).await?;
-        let lost = self.lost(opened, &ours, &rows, connection).await?;
+        let lost = self.write(opened, &ours, connection).await?;
         self.settles.commit(connection).await?;
         tracing::warn!(
             table = &*self.label,

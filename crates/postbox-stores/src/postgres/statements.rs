@@ -5,6 +5,7 @@ use postbox_core::Layout;
 use super::fan::REMAINS;
 use super::history::Sent;
 use super::letters::Letters;
+use super::row;
 use super::schema::TableShape;
 use crate::table::Template;
 
@@ -44,6 +45,9 @@ pub(super) struct Own {
     pub(super) probe: String,
     pub(super) settle: String,
     pub(super) settle_delivered: String,
+    /// Those that are still to be delivered, and those that were read without their payload.
+    pub(super) unsettled: String,
+    pub(super) payloads: String,
     pub(super) journal: String,
     pub(super) is_mine: String,
     pub(super) bury: String,
@@ -68,15 +72,30 @@ fn text_column(shape: &TableShape, name: &str) -> String {
 fn settles(base: &Template, shape: &TableShape, sent: &Sent, stay: &str, go: &str) -> String {
     let (gone, arrive) = match sent {
         Sent::Kept => return base.fill(stay),
-        Sent::Moved(history) => ("t.*, s.attempts AS settled_attempts", history.arrive(&shape.name)),
+        Sent::Moved(history) => {
+            let arrive = history.arrive(&shape.name, "g.settled_attempts");
+            ("t.*, s.attempts AS settled_attempts", format!("{arrive}\n    RETURNING id"))
+        }
         Sent::Deleted => ("t.id", "SELECT id FROM gone".to_owned()),
     };
     base.clone().with("gone", gone).with("arrive", arrive).fill(go)
 }
 
+/// The same for an owner's rows that all arrived at the same attempt: it answers no rows, only how many there were.
+fn settles_alike(base: &Template, shape: &TableShape, sent: &Sent) -> String {
+    let (gone, arrive) = match sent {
+        Sent::Kept => return base.fill(include_str!("sql/own_settle_delivered.sql")),
+        Sent::Moved(history) => {
+            (", gone AS (", format!("    RETURNING t.*\n)\n{}", history.arrive(&shape.name, "$2::int")))
+        }
+        Sent::Deleted => ("", String::new()),
+    };
+    base.clone().with("gone", gone).with("arrive", arrive).fill(include_str!("sql/own_gone_delivered.sql"))
+}
+
 impl Own {
     /// `topics` are the conditions for an ordinary claim and for a probe.
-    fn new(base: &Template, topics: [&str; 2], settles: impl Fn(&str, &str) -> String) -> Self {
+    fn new(base: &Template, topics: [&str; 2], settle: String, settle_delivered: String) -> Self {
         let read = |unlocked: &str, topics: &str| {
             let base = base.clone().with("unlocked", unlocked).with("topics", topics);
             base.fill(include_str!("sql/own.sql"))
@@ -84,13 +103,14 @@ impl Own {
         Self {
             waiting: read(&format!("(locked_at IS NULL OR {EXPIRED})"), topics[0]),
             probe: read("locked_at IS NULL AND $5::float8 IS NOT NULL", topics[1]),
-            settle: settles(include_str!("sql/own_settle.sql"), include_str!("sql/own_gone.sql")),
-            settle_delivered: settles(
-                include_str!("sql/own_settle_delivered.sql"),
-                include_str!("sql/own_gone_delivered.sql"),
+            settle,
+            settle_delivered,
+            unsettled: base.fill("SELECT id FROM {{table}} WHERE id = ANY ($1) AND published_at IS NULL"),
+            payloads: base.fill(
+                "SELECT id, payload::text, payload_raw, content_type FROM {{table}} WHERE id = ANY ($1)",
             ),
             journal: base.fill(
-                "UPDATE {{relay}} SET win = $4::text::int8multirange, win_from = $5, win_to = $6,
+                "UPDATE {{relay}} SET win = $4, win_from = $5, win_to = $6,
                         expires_at = clock_timestamp() + make_interval(secs => $7)
                  WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL",
             ),
@@ -112,6 +132,7 @@ impl Statements {
     pub(super) fn new(shape: &TableShape, sent: &Sent) -> Self {
         let base = Template::of(&shape.name, '"')
             .with("mine", mine("$1"))
+            .with("facts", row::FACTS)
             .with("traceparent", text_column(shape, "traceparent"))
             .with("tracestate", text_column(shape, "tracestate"));
         let full = shape.layout() == Layout::Full;
@@ -135,7 +156,10 @@ impl Statements {
         let settles = |stay: &str, go: &str| settles(&base, shape, sent, stay, go);
         let remains = if full { format!(" AND {REMAINS}") } else { String::new() };
         let (without, of) = (format!("topic <> ALL ($6){remains}"), format!("topic = ANY ($6){remains}"));
-        let own = full.then(|| Own::new(&base, [&without, &of], settles));
+        let own = full.then(|| {
+            let settle = settles(include_str!("sql/own_settle.sql"), include_str!("sql/own_gone.sql"));
+            Own::new(&base, [&without, &of], settle, settles_alike(&base, shape, sent))
+        });
         let either = |bare: &str, whole: &str| base.fill(if full { whole } else { bare });
         Self {
             own,

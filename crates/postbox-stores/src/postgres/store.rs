@@ -1,8 +1,8 @@
 //! ④ [`PgStore`]: what became of rows, and the relay's own life on this table; `claim.rs` is the other half.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
@@ -24,7 +24,6 @@ use super::ordered::OrderedClaims;
 use super::owner::Window;
 use super::schema::TableShape;
 use super::statements::Statements;
-use super::strands::{InFlight, Round};
 use super::strategy::{LEADER_TTL, Strategy};
 
 /// An outbox table in PostgreSQL, for one relay.
@@ -49,7 +48,6 @@ pub(super) struct Inner {
     pub(super) order: Order,
     history: History,
     pub(super) window: std::sync::Mutex<Window>,
-    strands: std::sync::Mutex<InFlight>,
     /// Something was settled: strands that were in flight may go on.
     settled: Notify,
     /// This incarnation of the relay: never used again.
@@ -173,12 +171,11 @@ impl PgStoreBuilder {
             order: self.order,
             history: self.history,
             window: std::sync::Mutex::default(),
-            strands: std::sync::Mutex::default(),
             settled: Notify::new(),
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
             opened: OnceCell::new(),
-            state: Mutex::new(ClaimState::new(Round::new())),
+            state: Mutex::new(ClaimState::new()),
             max_attempts: AtomicI32::new(25),
             unsure: AtomicBool::new(false),
             renewed: std::sync::Mutex::default(),
@@ -220,11 +217,6 @@ impl PgStore {
 impl Inner {
     pub(super) async fn opened(&self) -> Result<&Opened, StoreError> {
         self.opened.get_or_try_init(|| self.look()).await
-    }
-
-    pub(super) fn strands(&self) -> std::sync::MutexGuard<'_, InFlight> {
-        // Each change is one step: the map stays whole whatever panics beside it.
-        self.strands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at the table and at the connections to it.

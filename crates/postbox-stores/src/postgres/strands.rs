@@ -4,10 +4,8 @@
 //! dead. The place is a hint, the rows' state is the truth. Whatever commits is met when its strand has its turn again, at its
 //! place in the strand: no cursor by `sequence` could pass it by.
 
-use postbox_core::hash::RowMap;
+use std::collections::HashSet;
 use std::time::Duration;
-
-use uuid::Uuid;
 
 /// The number of the first strand there can be.
 pub(super) const FIRST_STRAND: i64 = i64::MIN;
@@ -18,7 +16,13 @@ pub(super) const HEADS_LOOKED_AT: i64 = 2000;
 
 /// So many strands share a claim at least, where there are so many: few long runs would leave dispatchers idle, since the events
 /// of one strand go one by one.
-const FEWEST: usize = 8;
+pub(super) const FEWEST: usize = 16;
+
+/// So many strands have claims of their own. Where more of them are long, all take turns from head to head.
+const FEW_LONG: usize = 2;
+
+/// So many claims look at heads after one for which that would have been better.
+const BY_HEADS: u32 = 20;
 
 /// For so long a relay looks in vain before it waits for its next tick: a table that is all blocked must not cost a core.
 const IN_VAIN: Duration = Duration::from_millis(200);
@@ -37,10 +41,42 @@ pub(super) struct Round {
     jumped: bool,
     /// How many events a strand had to offer, of late.
     run: f64,
+    /// So many claims look at heads, until all rows are read in a row again.
+    by_heads: u32,
+    pub(super) long: Long,
     /// The strand of an event whose lease ran out.
     pub(super) suspect: Option<i64>,
     /// Where the next probe looks.
     pub(super) probe: i64,
+}
+
+/// Strands that are far longer than the others.
+#[derive(Debug, Default)]
+pub(super) struct Long {
+    strands: Vec<i64>,
+    /// Whether the last claim was theirs.
+    had_turn: bool,
+}
+
+impl Long {
+    /// One of them, if it is their turn and nothing of it is in flight.
+    pub(super) fn next(&mut self, in_flight: &HashSet<i64>) -> Option<i64> {
+        self.had_turn = !self.had_turn;
+        self.strands.iter().copied().find(|strand| self.had_turn && !in_flight.contains(strand))
+    }
+
+    /// One has more than its share; answers whether it is one of few.
+    pub(super) fn note(&mut self, strand: i64) -> bool {
+        if self.strands.len() < FEW_LONG && !self.strands.contains(&strand) {
+            self.strands.push(strand);
+        }
+        self.strands.contains(&strand)
+    }
+
+    /// One was read, and had less than was asked for.
+    pub(super) fn no_longer(&mut self, strand: i64) {
+        self.strands.retain(|long| *long != strand);
+    }
 }
 
 /// What one claim of waiting events saw.
@@ -68,6 +104,8 @@ impl Round {
             in_vain: Duration::ZERO,
             jumped: false,
             run: 1.0,
+            by_heads: 0,
+            long: Long::default(),
             suspect: None,
             probe: FIRST_STRAND,
         }
@@ -76,6 +114,22 @@ impl Round {
     /// Where the next claim begins.
     pub(super) fn next(&self) -> i64 {
         self.next
+    }
+
+    /// What was read from this strand on is not handed over.
+    pub(super) fn back_to(&mut self, strand: i64) {
+        (self.next, self.whole) = (strand, self.whole && strand == FIRST_STRAND);
+    }
+
+    /// Whether the next claim reads all rows of one strand after the other.
+    pub(super) fn reads_all(&mut self) -> bool {
+        self.by_heads = self.by_heads.saturating_sub(1);
+        self.by_heads == 0
+    }
+
+    /// That was in vain for the most part, or brought few strands: some claims look at heads.
+    pub(super) fn look_at_heads(&mut self) {
+        self.by_heads = BY_HEADS;
     }
 
     /// How many heads are enough for a claim of so many events.
@@ -133,33 +187,6 @@ impl Round {
     }
 }
 
-/// The strands that an owner has in flight, by row. Nothing more is read of these: the relay may be about to give back what it
-/// has, and then it must get the first one again, and not what follows it.
-#[derive(Debug, Default)]
-pub(super) struct InFlight(RowMap<Uuid, i64>);
-
-impl InFlight {
-    pub(super) fn extend(&mut self, rows: impl IntoIterator<Item = (Uuid, i64)>) {
-        self.0.extend(rows);
-    }
-
-    pub(super) fn remove(&mut self, row: &Uuid) {
-        self.0.remove(row);
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    /// Each of them once.
-    pub(super) fn strands(&self) -> Vec<i64> {
-        let mut strands: Vec<i64> = self.0.values().copied().collect();
-        strands.sort_unstable();
-        strands.dedup();
-        strands
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,7 +232,7 @@ mod tests {
         let mut round = Round::new();
         assert_eq!(round.heads(100), 100, "all may be alone in their strands");
         round.read(Seen { events: 100, strands: 8, stopped: true, last: Some(1), ..NOTHING });
-        assert_eq!((round.heads(100), Round::longest_run(100)), (10, 13));
+        assert_eq!((round.heads(100), Round::longest_run(100)), (16, 7));
         round.read(Seen { events: 10, strands: 10, stopped: true, last: Some(1), ..NOTHING });
         assert_eq!((round.heads(100), round.heads(1)), (100, 1));
     }

@@ -32,8 +32,9 @@ pub(super) fn may_be_settled(table: &TableName, row: &str) -> String {
 /// The owner's row is read once for a whole statement, whatever the number of rows.
 fn condition(table: &TableName, row: &str, and: &str) -> String {
     let key = table.to_string().replace('\'', "''");
-    let of = |column: &str| format!("(SELECT w.{column} FROM {{{{relay}}}} w WHERE w.tbl = '{key}'{and})");
+    let of = |column: &str| format!("(SELECT {column} FROM {{{{relay}}}} w WHERE w.tbl = '{key}'{and})");
+    let (win, to) = (of("w.win || '{}'"), of("w.win_to"));
     let sql =
-        format!("coalesce({row}sequence <@ {} AND {row}available_at <= {}, false)", of("win"), of("win_to"));
+        format!("coalesce(width_bucket({row}sequence, {win}) % 2 = 1 AND {row}available_at <= {to}, false)");
     Template::of(table, '"').fill(&sql)
 }

@@ -22,6 +22,7 @@ mod migrations;
 mod order;
 mod order_faults;
 mod ordered_tables;
+mod places;
 mod strategies;
 mod stuck;
 mod subject;

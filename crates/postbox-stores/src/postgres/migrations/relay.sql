@@ -9,8 +9,9 @@ CREATE TABLE IF NOT EXISTS {{relay}} (
     paused_by     TEXT,
     paused_reason TEXT,
     -- What the active relay has in flight, where its rows are not locked: exactly these sequences, and between which times
-    -- they are available.
-    win           INT8MULTIRANGE,
+    -- they are available. The bounds of ranges, in order: from the first to before the second, from the third to before the
+    -- fourth; so width_bucket(sequence, win) is odd for what is in them.
+    win           BIGINT[],
     win_from      TIMESTAMPTZ,
     win_to        TIMESTAMPTZ,
     -- A relay that shares the table by leases, and until when that counts.
@@ -18,5 +19,7 @@ CREATE TABLE IF NOT EXISTS {{relay}} (
     shared_until  TIMESTAMPTZ
 );
 -- Made by an earlier version.
-ALTER TABLE {{relay}} ADD COLUMN IF NOT EXISTS win INT8MULTIRANGE, ADD COLUMN IF NOT EXISTS win_from TIMESTAMPTZ,
-    ADD COLUMN IF NOT EXISTS win_to TIMESTAMPTZ, ADD COLUMN IF NOT EXISTS shared_by TEXT, ADD COLUMN IF NOT EXISTS shared_until TIMESTAMPTZ
+ALTER TABLE {{relay}} ADD COLUMN IF NOT EXISTS win BIGINT[], ADD COLUMN IF NOT EXISTS win_from TIMESTAMPTZ,
+    ADD COLUMN IF NOT EXISTS win_to TIMESTAMPTZ, ADD COLUMN IF NOT EXISTS shared_by TEXT, ADD COLUMN IF NOT EXISTS shared_until TIMESTAMPTZ,
+    -- Written for every batch: not worth to be compressed.
+    ALTER COLUMN win SET STORAGE EXTERNAL

@@ -37,8 +37,7 @@ WITH gate AS MATERIALIZED (
         last_error = CASE WHEN t.attempts >= $9 THEN $11 ELSE t.last_error END
     FROM budget b
     WHERE t.id = b.id AND b.fits AND {{wanted}}
-    RETURNING t.*, greatest(least(t.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS created,
-              extract(epoch FROM clock_timestamp() - greatest(greatest(least(t.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00'), greatest(least(t.available_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00')))::float8 AS age
+    RETURNING t.*
 ), summary AS (
     SELECT (SELECT paused FROM gate) AS paused, (SELECT mine FROM gate) AS mine,
            count(*) AS picked, coalesce(bool_and(fits), true) AS all_fit,
@@ -49,8 +48,6 @@ WITH gate AS MATERIALIZED (
     FROM budget
 )
 SELECT s.paused, s.mine, s.picked, s.all_fit, s.last_at, s.last_sequence, s.suspect_at, s.suspect_sequence,
-       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created, c.age,
-       c.payload::text, c.payload_raw, c.content_type, c.headers::text, c.aggregate_type, c.aggregate_id,
-       CASE WHEN c.occurred_at IS NOT NULL THEN greatest(least(c.occurred_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') END, c.schema_id, c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate,
-       c.sinks_done
+       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created_at, c.available_at,
+       c.payload::text, c.payload_raw, {{facts}}
 FROM summary s LEFT JOIN claimed c ON true

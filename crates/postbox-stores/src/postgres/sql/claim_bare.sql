@@ -28,8 +28,7 @@ WITH unused AS (
     SET attempts = t.attempts + 1, locked_at = clock_timestamp()
     FROM budget b
     WHERE t.id = b.id AND b.fits AND {{wanted}}
-    RETURNING t.*, greatest(least(t.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS created,
-              extract(epoch FROM clock_timestamp() - greatest(greatest(least(t.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00'), greatest(least(t.available_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00')))::float8 AS age
+    RETURNING t.*
 ), summary AS (
     SELECT false AS paused, true AS mine,
            count(*) AS picked, coalesce(bool_and(fits), true) AS all_fit,
@@ -40,7 +39,7 @@ WITH unused AS (
     FROM budget
 )
 SELECT s.paused, s.mine, s.picked, s.all_fit, s.last_at, s.last_sequence, s.suspect_at, s.suspect_sequence,
-       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created, c.age,
+       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created_at, c.available_at,
        c.payload::text, NULL::bytea, NULL::text, NULL::text, NULL::text, NULL::text,
        NULL::timestamptz, NULL::text, NULL::int, NULL::text, NULL::text, {{traceparent}}, {{tracestate}},
        NULL::text[] AS sinks_done

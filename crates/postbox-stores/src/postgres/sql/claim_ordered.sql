@@ -74,9 +74,7 @@ WITH RECURSIVE gate AS MATERIALIZED (
         last_error = CASE WHEN t.attempts >= $9 THEN $11 ELSE t.last_error END
     FROM budget b
     WHERE t.id = b.id AND b.fits
-    RETURNING t.*, b.strand AS strand,
-              greatest(least(t.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') AS created,
-              extract(epoch FROM clock_timestamp() - greatest(greatest(least(t.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00'), greatest(least(t.available_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00')))::float8 AS age
+    RETURNING t.*, b.strand AS strand
 ), summary AS (
     SELECT (SELECT paused FROM gate) AS paused, (SELECT mine FROM gate) AS mine,
            (SELECT count(*) FROM run) AS picked,
@@ -86,9 +84,8 @@ WITH RECURSIVE gate AS MATERIALIZED (
            (SELECT min(strand) FROM heads WHERE suspect) AS suspect, (SELECT max(enough) FROM heads) AS enough
 )
 SELECT s.paused, s.mine, s.picked, s.too_large, s.looked, s.last_head, s.suspect, s.enough,
-       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created, c.age,
-       c.payload::text, c.payload_raw, c.content_type, c.headers::text, c.aggregate_type, c.aggregate_id,
-       CASE WHEN c.occurred_at IS NOT NULL THEN greatest(least(c.occurred_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') END, c.schema_id, c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate,
-       c.strand, (SELECT max(strand) FROM run), c.sinks_done
+       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created_at, c.available_at,
+       c.payload::text, c.payload_raw, {{facts}},
+       c.strand, (SELECT max(strand) FROM run)
 FROM summary s LEFT JOIN claimed c ON true
 ORDER BY c.strand, c.sequence

@@ -34,10 +34,6 @@ WITH gate AS MATERIALIZED (
     RETURNING t.*, b.died
 )
 SELECT c.died, c.last_error, NULL::int, NULL::int, NULL::int, NULL::int, NULL::int, NULL::int,
-       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at,
-       greatest(least(c.created_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00'),
-       extract(epoch FROM now() - c.died)::float8,
-       c.payload::text, c.payload_raw, c.content_type, c.headers::text, c.aggregate_type, c.aggregate_id,
-       CASE WHEN c.occurred_at IS NOT NULL THEN greatest(least(c.occurred_at, '9999-12-31 00:00:00+00'), '0001-01-01 00:00:00+00') END, c.schema_id, c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate,
-       c.sinks_done
+       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created_at, c.available_at,
+       c.payload::text, c.payload_raw, {{facts}}
 FROM leased c

@@ -1,0 +1,186 @@
+//! ④ Reading without an order: a look at the rows that wait, by the time since when they do.
+
+use std::time::Instant;
+
+use futures_util::TryStreamExt as _;
+use postbox_core::StoreError;
+use postbox_core::store::{ClaimMode, ClaimRequest};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row as _};
+use uuid::Uuid;
+
+use super::error::within;
+use super::fan;
+use super::link::OPERATION_LIMIT;
+use super::moment::Moment;
+use super::owner::{self, Spot};
+use super::reading::{Batch, Reign};
+use super::row::{Found, Reader, payload};
+use super::statements::Own;
+use super::store::{Inner, Opened};
+use crate::cursor::{Cursor, Key, START};
+
+/// The place of the event in the answer of `own.sql`.
+const EVENT: usize = 5;
+
+/// What a read has found until now.
+#[derive(Debug, Default)]
+struct View {
+    batch: Batch,
+    last: Option<Key>,
+    suspect: Option<Key>,
+    /// Rows whose payloads were too large to come along.
+    large: Vec<Uuid>,
+}
+
+impl View {
+    /// Takes in one row.
+    fn take_in(
+        &mut self,
+        row: &PgRow,
+        reader: &mut Reader<'_>,
+        (share, max_bytes): (usize, usize),
+    ) -> Result<(), sqlx::Error> {
+        let batch = &mut self.batch;
+        if batch.gate.is_none() {
+            batch.gate = Some((row.try_get(0)?, row.try_get(1)?));
+        }
+        let Some(sequence) = row.try_get_unchecked::<Option<i64>, _>(EVENT + 4)? else { return Ok(()) };
+        let Moment(at) = row.try_get_unchecked(EVENT + 8)?;
+        let key = (at, sequence);
+        batch.picked += 1;
+        // Nothing was written, so what does not fit is simply read again, and nothing behind it is taken.
+        if batch.left_out {
+            return Ok(());
+        }
+        // None of a row that is not to be dispatched.
+        if let Some(stored) = row.try_get_unchecked::<Option<i64>, _>(4)? {
+            if !batch.rows.is_empty() && batch.bytes >= max_bytes {
+                batch.left_out = true;
+                return Ok(());
+            }
+            let place = row.try_get_unchecked(3)?;
+            let stored = usize::try_from(stored).unwrap_or(usize::MAX);
+            match reader.read(row)? {
+                Some(Found::Delivery(claimed)) => {
+                    if stored > share {
+                        self.large.push(claimed.lease.row);
+                    }
+                    // Some values are far longer as text than as they are stored.
+                    batch.bytes += claimed.delivery.payload.len().max(stored);
+                    batch.rows.push((claimed.lease.row, Spot { key, place, strand: None }));
+                    batch.claim.rows.push(claimed);
+                }
+                Some(Found::Undecodable(undecodable)) => {
+                    batch.rows.push((undecodable.lease.row, Spot { key, place, strand: None }));
+                    batch.claim.undecodable.push(undecodable);
+                }
+                Some(Found::Buried(_)) | None => {}
+            }
+        } else if row.try_get_unchecked(2)? {
+            self.suspect = self.suspect.or(Some(key));
+        } else {
+            batch.exhausted.push(row.try_get_unchecked(EVENT)?);
+        }
+        self.last = Some(key);
+        Ok(())
+    }
+}
+
+impl Inner {
+    /// Reads rows by time.
+    pub(super) async fn read_on(
+        &self,
+        cursor: &mut Cursor,
+        connection: &mut PgConnection,
+        Reign { opened, own, epoch, .. }: Reign<'_>,
+        request: &ClaimRequest,
+    ) -> Result<Batch, StoreError> {
+        let asked = Instant::now();
+        let ((from_at, from_sequence), from_start) = match request.mode {
+            ClaimMode::Waiting => cursor.next(asked),
+            ClaimMode::Probe(_) | ClaimMode::Suspect => (START, false),
+        };
+        let at_start = (from_at, from_sequence) == START;
+        let (sql, topics) = match &request.mode {
+            ClaimMode::Probe(topics) => (&own.probe, topics),
+            ClaimMode::Waiting | ClaimMode::Suspect => (&own.waiting, &request.exclude),
+        };
+        let share = request.max_bytes / request.limit.max(1);
+        // What is in flight mostly lies before what is read next. Asked now: what is settled during the read was in flight.
+        let in_flight = {
+            let window = self.window();
+            window.goes_beyond((from_at, from_sequence)).then(|| window.bounds())
+        };
+        let query = opened
+            .query(sql)
+            .bind(&self.holder)
+            .bind(&opened.key)
+            .bind((!at_start).then_some(from_at))
+            .bind(from_sequence)
+            .bind(request.lock_ttl.as_secs_f64())
+            .bind(fan::list(topics, &request.spent))
+            .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
+            .bind(i64::try_from(share).unwrap_or(i64::MAX))
+            .bind(request.max_attempts)
+            .bind(in_flight);
+        let token = owner::token(epoch);
+        let mut view = View::default();
+        let read = async {
+            let mut rows = query.fetch(&mut *connection);
+            let mut reader = Reader::new(EVENT, &self.label, &token);
+            while let Some(row) = rows.try_next().await? {
+                view.take_in(&row, &mut reader, (share, request.max_bytes))?;
+            }
+            Ok(())
+        };
+        within(OPERATION_LIMIT, read).await?;
+        let View { mut batch, last, suspect, large } = view;
+        if !large.is_empty() {
+            fetch_payloads(connection, opened, own, &mut batch, large).await?;
+        }
+        // An operator may have changed when one of them is due.
+        let window = self.window();
+        batch.drop_rows(|id| window.has(id));
+        drop(window);
+        batch.claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
+        if request.mode == ClaimMode::Waiting {
+            cursor.suspect = match (cursor.suspect, suspect) {
+                (Some(old), Some(new)) => Some(old.min(new)),
+                (old, new) => old.or(new),
+            };
+            let full = batch.full(request);
+            cursor.read(from_start, asked, last, !full);
+            batch.claim.suspects = suspect.is_some();
+            // A short read behind the cursor says nothing of what is in front of it.
+            batch.claim.more = full || (!from_start && cursor.next(Instant::now()).1);
+        }
+        Ok(batch)
+    }
+}
+
+/// Reads the payloads that were too large to come along.
+pub(super) async fn fetch_payloads(
+    connection: &mut PgConnection,
+    opened: &Opened,
+    own: &Own,
+    batch: &mut Batch,
+    mut large: Vec<Uuid>,
+) -> Result<(), StoreError> {
+    let query = opened.query(&own.payloads).bind(large.clone());
+    let read = async {
+        let mut rows = query.fetch(connection);
+        while let Some(row) = rows.try_next().await? {
+            let id: Uuid = row.try_get(0)?;
+            large.retain(|other| *other != id);
+            if let Some(claimed) = batch.claim.rows.iter_mut().find(|claimed| claimed.lease.row == id) {
+                claimed.delivery.payload = payload(&row, 1)?;
+            }
+        }
+        Ok(())
+    };
+    within(OPERATION_LIMIT, read).await?;
+    // What somebody has deleted meanwhile.
+    batch.drop_rows(|id| large.contains(id));
+    Ok(())
+}
