@@ -31,6 +31,9 @@ const NONE: &str = "DELETE FROM bench_outbox t USING unnest($1::uuid[]) AS s (id
 const SESSION: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; SET max_parallel_workers_per_gather = 0; SET enable_seqscan = off;
     SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 
+/// How often it is looked whether a drain has begun, and ended.
+const CLOSELY: Duration = Duration::from_millis(3);
+
 /// What one drain did.
 struct Drained {
     /// Events per second.
@@ -81,11 +84,11 @@ async fn drained<T>(bench: &Bench, history: &str, drain: impl Future<Output = T>
     let watch = async {
         let first = key(bench, "ASC").await;
         let last = key(bench, "DESC").await;
-        until_settled(bench, first).await;
+        until_settled(bench, first, CLOSELY).await;
         let started = Instant::now();
-        until_settled(bench, last).await;
+        until_settled(bench, last, CLOSELY).await;
         while !is_empty(bench).await {
-            tokio::time::sleep(Duration::from_millis(3)).await;
+            tokio::time::sleep(CLOSELY).await;
         }
         started.elapsed()
     };
@@ -113,10 +116,10 @@ async fn key(bench: &Bench, direction: &str) -> Uuid {
 }
 
 /// By its key: a look must not cost what is being measured.
-async fn until_settled(bench: &Bench, row: Uuid) {
+async fn until_settled(bench: &Bench, row: Uuid, often: Duration) {
     let waits = "SELECT EXISTS (SELECT 1 FROM bench_outbox WHERE id = $1 AND published_at IS NULL)";
     while sqlx::query_scalar(waits).bind(row).fetch_one(&bench.pool).await.expect("an answer") {
-        tokio::time::sleep(Duration::from_millis(3)).await;
+        tokio::time::sleep(often).await;
     }
 }
 
@@ -134,8 +137,8 @@ async fn by_relay(bench: &Bench, history: &str) -> u64 {
         .stderr(Stdio::null())
         .spawn()
         .expect("the program");
-    // The last row by its key: to look for what waits costs more the more is done, and only this side looks.
-    until_settled(bench, last).await;
+    // The last row by its key: to look for what waits costs more the more is done. Seldom: only this side looks twice.
+    until_settled(bench, last, Duration::from_millis(100)).await;
     while !is_empty(bench).await {
         assert!(child.try_wait().expect("its state").is_none(), "the relay ended early");
         tokio::time::sleep(Duration::from_millis(20)).await;

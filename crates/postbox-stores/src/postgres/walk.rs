@@ -245,7 +245,8 @@ impl Inner {
             fetch_payloads(connection, opened, own, &mut walk.batch, large).await?;
         }
         if let Way::One(strand) = way {
-            if walk.batch.picked < request.limit {
+            // Or it waits for something, and is not worth a read every other time.
+            if walk.batch.rows.len() < request.limit {
                 at.round.long.no_longer(strand);
             }
             // Others wait as well.
