@@ -8,7 +8,6 @@ use std::collections::HashSet;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use postbox_core::hash::RowMap;
-use postbox_core::redact::Summary as Text;
 use postbox_core::store::{Buried, Claim, Lease, Settlement, Standing, Verdict};
 use postbox_core::{Code, EventId, StoreError};
 use sqlx::postgres::{PgArguments, PgRow};
@@ -22,6 +21,7 @@ use super::fan;
 use super::link::OPERATION_LIMIT;
 use super::place::Place;
 use super::reading::{Batch, Reign};
+use super::settling::Verdicts;
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use crate::cursor::{Key, START};
@@ -209,21 +209,8 @@ impl Inner {
     ) -> Query<'q, Postgres, PgArguments> {
         let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
         let attempts: Vec<i32> = settlements.iter().map(|s| s.lease.attempts).collect();
-        let (mut verdicts, mut waits) = (Vec::new(), Vec::new());
-        let (mut errors, mut failures) = (Vec::new(), Vec::new());
-        for settlement in settlements {
-            let (number, wait, error) = match &settlement.verdict {
-                Verdict::Delivered => (0, None, None),
-                Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),
-                Verdict::Release { after, reason } => (2, *after, reason.as_ref().map(Text::as_str)),
-                Verdict::Dead { reason } => (3, None, Some(reason.as_str())),
-            };
-            verdicts.push(number);
-            waits.push(wait.map(|wait| i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)));
-            errors.push(error);
-            failures.push(settlement.failure.as_ref().and_then(|f| serde_json::to_string(f).ok()));
-        }
-        let query = opened.query(&own.settle).bind(ids).bind(attempts).bind(verdicts).bind(waits);
+        let Verdicts { numbers, waits, errors, failures } = Verdicts::of(settlements);
+        let query = opened.query(&own.settle).bind(ids).bind(attempts).bind(numbers).bind(waits);
         let query = query.bind(errors).bind(failures).bind(&opened.key).bind(&self.holder);
         query.bind(settlements.first().map_or(-1, |s| epoch(&s.lease))).bind(fan::confirmed(settlements))
     }

@@ -209,32 +209,18 @@ impl Inner {
         ids: &'q [Uuid],
         attempts: &'q [i32],
     ) -> Query<'q, Postgres, PgArguments> {
-        let mut verdicts = Vec::with_capacity(ids.len());
-        let (mut waits, mut errors, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-        for settlement in settlements {
-            let (number, wait, error) = match &settlement.verdict {
-                Verdict::Delivered => (0, None, None),
-                Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),
-                Verdict::Release { after, reason } => (2, *after, reason.as_ref().map(Summary::as_str)),
-                Verdict::Dead { reason } => (3, None, Some(reason.as_str())),
-            };
-            verdicts.push(number);
-            waits.push(wait.map(|wait| i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)));
-            errors.push(error);
-            failures
-                .push(settlement.failure.as_ref().and_then(|failure| serde_json::to_string(failure).ok()));
-        }
+        let Verdicts { numbers, waits, errors, failures } = Verdicts::of(settlements);
         let query = opened.query(&opened.statements.settle).bind(ids);
         match opened.layout {
             Layout::Full => {
                 let tokens: Vec<&str> = settlements.iter().map(|s| &*s.lease.token).collect();
-                let query = query.bind(tokens).bind(attempts).bind(verdicts).bind(waits);
+                let query = query.bind(tokens).bind(attempts).bind(numbers).bind(waits);
                 query.bind(errors).bind(failures).bind(fan::confirmed(settlements))
             }
             Layout::Bare => {
                 let since: Vec<_> = settlements.iter().map(|s| self.locked_at(&s.lease)).collect();
                 let max = self.max_attempts.load(Ordering::Relaxed);
-                query.bind(since).bind(attempts).bind(verdicts).bind(waits).bind(errors).bind(max)
+                query.bind(since).bind(attempts).bind(numbers).bind(waits).bind(errors).bind(max)
             }
         }
     }
@@ -280,6 +266,37 @@ impl Inner {
         }
         let lost = without(ids, &rows)?;
         Ok(leases.iter().filter(|lease| lost.contains(&lease.row)).cloned().collect())
+    }
+}
+
+/// What became of rows, column by column, as the statements take it.
+pub(super) struct Verdicts<'a> {
+    /// 0 delivered, 1 retry, 2 release, 3 dead.
+    pub(super) numbers: Vec<i32>,
+    /// Microseconds.
+    pub(super) waits: Vec<Option<i64>>,
+    pub(super) errors: Vec<Option<&'a str>>,
+    /// For the log of attempts.
+    pub(super) failures: Vec<Option<String>>,
+}
+
+impl<'a> Verdicts<'a> {
+    pub(super) fn of(settlements: &'a [Settlement]) -> Self {
+        let (mut numbers, mut waits) = (Vec::new(), Vec::new());
+        let (mut errors, mut failures) = (Vec::new(), Vec::new());
+        for settlement in settlements {
+            let (number, wait, error) = match &settlement.verdict {
+                Verdict::Delivered => (0, None, None),
+                Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),
+                Verdict::Release { after, reason } => (2, *after, reason.as_ref().map(Summary::as_str)),
+                Verdict::Dead { reason } => (3, None, Some(reason.as_str())),
+            };
+            numbers.push(number);
+            waits.push(wait.map(|wait| i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)));
+            errors.push(error);
+            failures.push(settlement.failure.as_ref().and_then(|f| serde_json::to_string(f).ok()));
+        }
+        Self { numbers, waits, errors, failures }
     }
 }
 

@@ -1,10 +1,11 @@
 //! ④ Reading without an order: a look at the rows that wait, by the time since when they do.
 
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use futures_util::TryStreamExt as _;
 use postbox_core::StoreError;
-use postbox_core::store::{ClaimMode, ClaimRequest};
+use postbox_core::store::{ClaimMode, ClaimRequest, Claimed};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
@@ -165,22 +166,27 @@ pub(super) async fn fetch_payloads(
     opened: &Opened,
     own: &Own,
     batch: &mut Batch,
-    mut large: Vec<Uuid>,
+    large: Vec<Uuid>,
 ) -> Result<(), StoreError> {
-    let query = opened.query(&own.payloads).bind(large.clone());
+    let mut missing: HashSet<Uuid> = large.iter().copied().collect();
+    let mut waiting: HashMap<Uuid, &mut Claimed> = HashMap::new();
+    for claimed in batch.claim.rows.iter_mut().filter(|claimed| missing.contains(&claimed.lease.row)) {
+        waiting.insert(claimed.lease.row, claimed);
+    }
+    let query = opened.query(&own.payloads).bind(large);
     let read = async {
         let mut rows = query.fetch(connection);
         while let Some(row) = rows.try_next().await? {
             let id: Uuid = row.try_get(0)?;
-            large.retain(|other| *other != id);
-            if let Some(claimed) = batch.claim.rows.iter_mut().find(|claimed| claimed.lease.row == id) {
+            if let Some(claimed) = waiting.get_mut(&id) {
                 claimed.delivery.payload = payload(&row, 1)?;
+                missing.remove(&id);
             }
         }
         Ok(())
     };
     within(OPERATION_LIMIT, read).await?;
     // What somebody has deleted meanwhile.
-    batch.drop_rows(|id| large.contains(id));
+    batch.drop_rows(|id| missing.contains(id));
     Ok(())
 }
