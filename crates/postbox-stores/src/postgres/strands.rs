@@ -236,4 +236,26 @@ mod tests {
         round.read(Seen { events: 10, strands: 10, stopped: true, last: Some(1), ..NOTHING });
         assert_eq!((round.heads(100), round.heads(1)), (100, 1));
     }
+
+    #[test]
+    fn a_long_strand_has_every_other_claim_while_it_is_long_and_nothing_of_it_is_in_flight() {
+        let (mut round, free) = (Round::new(), HashSet::new());
+        assert_eq!(round.long.next(&free), None);
+        assert!(round.long.note(7) && round.long.note(8) && round.long.note(7));
+        assert!(!round.long.note(9), "where many are long, all take turns");
+        let turns: Vec<_> = (0..4).map(|_| round.long.next(&free)).collect();
+        assert_eq!(turns, [None, Some(7), None, Some(7)]);
+        assert_eq!([(); 2].map(|()| round.long.next(&HashSet::from([7]))), [None, Some(8)]);
+        round.long.no_longer(7);
+        assert_eq!([(); 2].map(|()| round.long.next(&free)), [None, Some(8)]);
+    }
+
+    #[test]
+    fn heads_are_looked_for_some_times_and_then_all_is_read_again() {
+        let mut round = Round::new();
+        assert!(round.reads_all() && round.reads_all());
+        round.look_at_heads();
+        assert_eq!((0..BY_HEADS).filter(|_| !round.reads_all()).count(), 19);
+        assert!(round.reads_all());
+    }
 }
