@@ -250,6 +250,8 @@ impl<S: Store> Engine<S> {
         let now = Instant::now();
         let full: Vec<bool> = self.lanes.iter().map(|lane| self.blocked(lane)).collect();
         let mut cut = Cut::default();
+        // The topic of the event before, and its lane: neighbours often have the same.
+        let mut last: Option<(Topic, usize)> = None;
         for claimed in claim.rows {
             let strand = self.strands.of(claimed.strand);
             if cut.has(strand) {
@@ -257,7 +259,11 @@ impl<S: Store> Engine<S> {
                 self.finish(Outcome::release(claimed.lease, None));
                 continue;
             }
-            let lanes = self.routes.lanes_of(&claimed.delivery.meta.topic);
+            let known = last.as_ref().filter(|(topic, _)| *topic == claimed.delivery.meta.topic);
+            let lanes = match known {
+                Some((_, number)) => Some(std::slice::from_ref(number)),
+                None => self.routes.lanes_of(&claimed.delivery.meta.topic),
+            };
             if lanes.is_some_and(|lanes| lanes.len() > 1 || !claimed.sinks_done.is_empty()) {
                 if !self.take_in_fan(asked, mode, claimed, &full, strand) {
                     cut.off(strand);
@@ -275,9 +281,12 @@ impl<S: Store> Engine<S> {
                 cut.off(strand);
                 continue;
             };
+            if known.is_none() {
+                self.lanes[number].learn(&delivery.meta.topic);
+                last = Some((delivery.meta.topic.clone(), number));
+            }
             self.hold(asked, &lease, Some(number), bytes, age, None);
             let lane = &mut self.lanes[number];
-            lane.learn(&delivery.meta.topic);
             let probe = lane.circuit.is_open() && *mode != ClaimMode::Waiting;
             if self.tracker.is_running(delivery.meta.event_id, now) {
                 // Its lease ended while it is being dispatched here: that one may still arrive.

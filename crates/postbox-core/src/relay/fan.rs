@@ -224,14 +224,17 @@ impl<S: Store> Engine<S> {
     /// What became of an event in one lane; `put_off` is how long that one's sink will be left alone, if it is down.
     pub(super) fn conclude(&mut self, number: usize, ended: Ended, put_off: Option<Duration>) {
         let key = key(&ended.lease);
-        if self.held.get(&key).is_none_or(|held| held.fan.is_none()) {
-            // One of several answers about an event that is held no more settles nothing.
-            let several = self.routes.lanes_of(&ended.topic).is_some_and(|lanes| lanes.len() > 1);
-            let stray = !self.held.contains_key(&key) && several;
-            if !stray {
-                self.finish(Outcome::of(ended, &self.settings, put_off));
+        match self.held.get(&key).map(|held| held.fan.is_some()) {
+            Some(true) => {}
+            Some(false) => return self.finish(Outcome::of(ended, &self.settings, put_off)),
+            None => {
+                // One of several answers about an event that is held no more settles nothing.
+                let lanes = self.routes.lanes_of(&ended.topic);
+                if lanes.is_none_or(|lanes| lanes.len() <= 1) {
+                    self.finish(Outcome::of(ended, &self.settings, put_off));
+                }
+                return;
             }
-            return;
         }
         let Ended { took, end, .. } = ended;
         let answer = match end {

@@ -5,6 +5,7 @@
 //! half-way: `select!` only ever drops the *waiting* for a task, never the task.
 
 use std::future::Future;
+use std::hash::{Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,10 +88,21 @@ pub(super) struct Engine<S: Store> {
 
 /// A row under one claim. A row can be claimed again while its first dispatch still runs (an operator's repair, a relay
 /// with a shorter lease): those are two.
-pub(super) type HeldKey = (Uuid, Arc<str>);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HeldKey {
+    row: Uuid,
+    /// Of the token: all tasks look at the same one, and would wait for each other if each look counted itself in.
+    claim: u64,
+}
+
+impl Hash for HeldKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.row.hash(state);
+    }
+}
 
 pub(super) fn key(lease: &Lease) -> HeldKey {
-    (lease.row, Arc::clone(&lease.token))
+    HeldKey { row: lease.row, claim: crate::hash::of(lease.token.as_bytes()) }
 }
 
 /// A claim's answer, with when it was asked (leases count from before the question) and what for.
@@ -303,7 +315,11 @@ impl<S: Store> Engine<S> {
             }
             Some(event) = hot::next(&mut self.hot) => self.arrived(event),
             (asked, wanted, answer) = finished(&mut self.claiming) => self.claimed(asked, &wanted, answer),
-            (batch, settled) = finished(&mut self.settling) => self.settled(batch, settled),
+            (batch, settled) = finished(&mut self.settling) => {
+                // First: the database need not wait until all of this has been taken in.
+                self.start_settle();
+                self.settled(batch, settled);
+            }
             (leases, lost) = finished(&mut self.extending) => self.extended(leases, lost),
             () = self.store.wait(self.next_claim.saturating_duration_since(now)), if idle => self.next_claim = Instant::now(),
             () = tokio::time::sleep_until(wake_at) => {}
@@ -327,15 +343,10 @@ impl<S: Store> Engine<S> {
         self.health.update(|health| health.last_turn = std::time::Instant::now());
         self.open_hot();
         self.start_settle();
+        // First, so that it is under way while others are got ready; and it knows whether hot events still wait for suspects.
+        self.start_claim(now);
         self.start_dispatches(now);
         self.start_extend(now);
-        let held_back = self.suspects.turn;
-        self.start_claim(now);
-        if held_back && !self.suspects.turn {
-            // Hot events had to wait for the suspects: not until something else happens.
-            self.start_dispatches(now);
-            self.start_extend(now);
-        }
         now
     }
 

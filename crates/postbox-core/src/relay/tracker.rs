@@ -3,6 +3,7 @@
 //! A lease can end while its event is still being dispatched: the process was stopped for a while, the database was away.
 //! Then the row is claimed again, often by the same process.
 
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -34,10 +35,10 @@ impl Tracker {
 
     /// A dispatch is over.
     pub(super) fn end(&mut self, event: EventId) {
-        if let Some((_, running)) = self.running.get_mut(&event) {
-            *running -= 1;
-            if *running == 0 {
-                self.running.remove(&event);
+        if let Entry::Occupied(mut entry) = self.running.entry(event) {
+            entry.get_mut().1 -= 1;
+            if entry.get().1 == 0 {
+                entry.remove();
             }
         }
     }
