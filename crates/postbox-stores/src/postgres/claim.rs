@@ -59,7 +59,10 @@ impl Inner {
         let opened = self.opened().await?;
         self.max_attempts.store(request.max_attempts, Ordering::Relaxed);
         let mut state = self.state.lock().await;
-        state.finish_reading().await;
+        if let Some(claim) = self.claim_ahead(&mut state, opened, &request).await? {
+            return Ok(claim);
+        }
+        state.stop_reading().await;
         let mut link = self.claims.take().await?;
         if link.fresh {
             // A new session does not have the old one's lock.
@@ -117,11 +120,6 @@ impl Inner {
         state.lost_tokens.clear();
         if !handed_over {
             batch = self.hand_over(&mut state, None, opened, &request, batch).await?;
-            if batch.claim.standing == Standing::Standby {
-                let mut link = self.claims.take().await?;
-                self.unlock(&mut link.connection, opened).await?;
-                link.keep().await?;
-            }
         }
         Ok(batch.claim)
     }

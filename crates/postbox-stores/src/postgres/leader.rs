@@ -12,7 +12,6 @@ use sqlx::{PgConnection, Row as _};
 
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
-use super::reading::Ahead;
 use super::store::{Inner, Opened};
 use super::strategy;
 
@@ -23,12 +22,17 @@ pub(super) struct Lead {
     pub(super) ttl: Duration,
     /// Which reign this is; 0 where there is no row to count them.
     pub(super) epoch: i64,
-    /// What an owner has read and not yet handed over. It ends with the reign: a successor may have delivered it.
-    pub(super) ahead: Option<Ahead>,
 }
 
 /// The active relay must have missed several ticks before it loses its place.
 const TICKS: u32 = 5;
+
+impl Lead {
+    /// Whether a third of its time is over.
+    pub(super) fn wants_renewal(&self) -> bool {
+        self.renewed.elapsed() >= self.ttl / 3
+    }
+}
 
 impl Inner {
     /// Tries to become the active relay.
@@ -44,7 +48,7 @@ impl Inner {
         }
         let renewed = Instant::now();
         if opened.layout == Layout::Bare {
-            return Ok(Some(Lead { renewed, ttl, epoch: 0, ahead: None }));
+            return Ok(Some(Lead { renewed, ttl, epoch: 0 }));
         }
         let row = opened
             .query(&opened.statements.lead)
@@ -61,7 +65,7 @@ impl Inner {
         let (epoch, left_behind): (i64, i64) =
             (row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
         tracing::info!(table = &*self.label, relay = self.holder, epoch, left_behind, "active relay");
-        Ok(Some(Lead { renewed, ttl, epoch, ahead: None }))
+        Ok(Some(Lead { renewed, ttl, epoch }))
     }
 
     /// Renews the row when a third of its time is over. Only the relay's turning loop calls this, so that a stuck
@@ -72,7 +76,7 @@ impl Inner {
         connection: &mut PgConnection,
         opened: &Opened,
     ) -> Result<(), StoreError> {
-        if opened.layout == Layout::Bare || lead.renewed.elapsed() < lead.ttl / 3 {
+        if opened.layout == Layout::Bare || !lead.wants_renewal() {
             return Ok(());
         }
         let now = Instant::now();
@@ -137,6 +141,8 @@ impl Inner {
         let Some(opened) = self.opened.get() else { return };
         let (led, shared) = {
             let mut state = self.state.lock().await;
+            // Nobody waits for what is being read.
+            state.reading = None;
             (state.lead.take().is_some(), state.shown.take().is_some())
         };
         if opened.layout == Layout::Bare || !(led || shared) {

@@ -225,11 +225,14 @@ impl Inner {
         settlements: &[Settlement],
     ) -> Result<Vec<Uuid>, StoreError> {
         let Some(Settlement { lease, .. }) = settlements.first() else { return Ok(Vec::new()) };
-        let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
-        let places: Vec<Option<Place>> = {
+        let mut rows: Vec<(Uuid, Option<Place>)> = {
             let window = self.window();
-            ids.iter().map(|id| window.0.get(id).map(|spot| spot.place)).collect()
+            let place = |id: Uuid| (id, window.0.get(&id).map(|spot| spot.place));
+            settlements.iter().map(|s| place(s.lease.row)).collect()
         };
+        // The order of locking, the same for everybody (hazard 18).
+        rows.sort_unstable_by_key(|(id, _)| *id);
+        let (ids, places): (Vec<Uuid>, Vec<Option<Place>>) = rows.into_iter().unzip();
         let query = opened.query(&own.settle_delivered).bind(&ids).bind(lease.attempts);
         let query = query.bind(&opened.key).bind(&self.holder).bind(epoch(lease)).bind(places);
         let settled = within(OPERATION_LIMIT, query.execute(&mut *connection)).await?.rows_affected();

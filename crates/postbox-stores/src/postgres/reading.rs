@@ -1,12 +1,14 @@
 //! ④ Reading: an owner looks for rows without writing to them, and reads on while what it found last is being written down.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Spent, Standing};
 use postbox_core::{StoreError, StoreErrorKind, Topic};
 use sqlx::PgConnection;
+use sqlx::postgres::PgRow;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
@@ -14,10 +16,19 @@ use super::claim::{ClaimState, Position, standing};
 use super::owner::{self, Spot};
 use super::statements::Own;
 use super::store::{Inner, Opened};
+use super::strands::FIRST_STRAND;
+use super::view::Sight;
 use crate::cursor::Cursor;
 
 /// What was read ahead is not used when it is older than this.
 const FRESH: Duration = Duration::from_millis(500);
+
+/// What a reader beside the claims may take for a batch, of the room there is: some are in flight before the first of them is taken.
+const SHARES: usize = 16;
+
+/// It reads up to so many at once, as long as they are taken soon.
+const MOST: usize = 4;
+const SOON: Duration = Duration::from_millis(50);
 
 /// What one read found.
 #[derive(Debug, Default)]
@@ -48,6 +59,18 @@ impl Batch {
         self.picked >= request.limit || self.left_out
     }
 
+    /// Whether it can be handed over as it is. Exhausted rows are for a claim to bury. And where nothing is to be written down, nobody
+    /// would see that the table was paused meanwhile.
+    fn goes(&self, request: &ClaimRequest) -> bool {
+        let active = self.gate == Some((false, true));
+        active && !self.rows.is_empty() && self.exhausted.is_empty() && self.picked <= request.limit
+    }
+
+    /// In the order in which they were written.
+    pub(super) fn put_in_order(&mut self) {
+        self.claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
+    }
+
     /// Rows that turned out to be in flight, or are gone.
     pub(super) fn drop_rows(&mut self, gone: impl Fn(&Uuid) -> bool) {
         if self.rows.iter().any(|(id, _)| gone(id)) {
@@ -60,21 +83,26 @@ impl Batch {
 
 /// A batch that was read before it was asked for, and under what conditions.
 #[derive(Debug)]
-pub(super) struct Ahead {
-    batch: Batch,
+struct Ahead {
+    found: Found,
+    /// The first strand that was looked at.
+    from: i64,
     read: Instant,
     exclude: Arc<[Topic]>,
     spent: Arc<[Spent]>,
 }
 
+#[derive(Debug)]
+enum Found {
+    Batch(Batch),
+    /// By a task of its own: neither the next read nor the claim before it waits for that.
+    Decoding(JoinHandle<Option<Batch>>),
+}
+
 impl Ahead {
     /// Whether it is what this request would find.
     fn serves(&self, request: &ClaimRequest) -> bool {
-        self.read.elapsed() < FRESH
-            && self.batch.picked <= request.limit
-            && self.batch.bytes <= request.max_bytes
-            && self.exclude == request.exclude
-            && self.spent == request.spent
+        self.read.elapsed() < FRESH && self.exclude == request.exclude && self.spent == request.spent
     }
 }
 
@@ -93,35 +121,36 @@ impl<'a> Reign<'a> {
     }
 }
 
-/// A read beside the claims: nobody waits for it until the next claim.
+/// A reader beside the claims: it reads on until something is out of the ordinary, and then leaves the rest to a claim.
 #[derive(Debug)]
 pub(super) struct Reading {
-    task: JoinHandle<(Position, Option<Ahead>)>,
+    /// With room for what one read brings at most: so much waits while the next read goes on.
+    batches: mpsc::Receiver<Ahead>,
+    task: JoinHandle<Position>,
     epoch: i64,
 }
 
 impl ClaimState {
-    /// Waits for what is being read. What cannot be read is for the next claim to find out.
-    pub(super) async fn finish_reading(&mut self) {
-        let Some(Reading { task, epoch }) = self.reading.take() else { return };
-        let Ok((at, ahead)) = task.await else { return };
-        self.at = at;
-        match (ahead, &mut self.lead) {
-            // Where nothing is to be written down, nobody would see that the table was paused meanwhile.
-            (Some(ahead), Some(lead)) if lead.epoch == epoch && !ahead.batch.rows.is_empty() => {
-                lead.ahead = Some(ahead);
-            }
-            (Some(ahead), _) => self.start_again(&ahead.batch),
-            (None, _) => {}
+    /// Ends the reading beside the claims. What was read and not handed over is read again.
+    pub(super) async fn stop_reading(&mut self) {
+        let Some(Reading { mut batches, task, .. }) = self.reading.take() else { return };
+        batches.close();
+        let ahead = batches.recv().await;
+        // A reader that panicked takes its position with it; what is there is the start.
+        self.at = task.await.unwrap_or_else(|_| Position::start());
+        if let Some(ahead) = ahead {
+            self.at.start_again(ahead.from);
         }
     }
+}
 
+impl Position {
     /// What was read is not handed over: the next read finds it again.
-    fn start_again(&mut self, batch: &Batch) {
-        let suspect = self.at.cursor.suspect;
-        self.at.cursor = Cursor::new();
-        self.at.cursor.suspect = suspect;
-        self.at.round.back_to(batch.from);
+    fn start_again(&mut self, from: i64) {
+        let suspect = self.cursor.suspect;
+        self.cursor = Cursor::new();
+        self.cursor.suspect = suspect;
+        self.round.back_to(from);
     }
 }
 
@@ -138,10 +167,7 @@ impl Inner {
         let Some(reign) = reign else { return Ok(Batch::of(owner::standby())) };
         let mut suspects = false;
         loop {
-            let mut batch = match self.take_ahead(state, request) {
-                Some(batch) => batch,
-                None => self.read_batch(&mut state.at, connection, reign, request).await?,
-            };
+            let mut batch = self.read_batch(&mut state.at, connection, reign, request).await?;
             let (paused, mine) = batch.gate.ok_or_else(|| self.no_relay_row(opened))?;
             (batch.claim.standing, batch.claim.paused) = (standing(paused, mine), paused);
             if batch.claim.standing == Standing::Standby {
@@ -160,6 +186,41 @@ impl Inner {
         }
     }
 
+    /// Hands over what was read beside the claims, if that is what this one would find. Needs no look at the table: that it is still
+    /// this relay's is seen when the rows are written down.
+    pub(super) async fn claim_ahead(
+        self: &Arc<Self>,
+        state: &mut ClaimState,
+        opened: &Opened,
+        request: &ClaimRequest,
+    ) -> Result<Option<Claim>, StoreError> {
+        let (Some(lead), Some(reading)) = (&state.lead, &mut state.reading) else { return Ok(None) };
+        if request.mode != ClaimMode::Waiting || request.limit == 0 || lead.wants_renewal() {
+            return Ok(None);
+        }
+        let reigns_on = lead.epoch == reading.epoch;
+        let Some(ahead) = reading.batches.recv().await else { return Ok(None) };
+        if opened.ordered.is_some() {
+            // It was a single read, and the next one begins behind it.
+            state.stop_reading().await;
+        }
+        let (from, serves) = (ahead.from, reigns_on && ahead.serves(request));
+        let batch = match ahead.found {
+            Found::Batch(batch) => Some(batch),
+            // What cannot be decoded is read again, by itself.
+            Found::Decoding(task) => task.await.ok().flatten(),
+        };
+        let fits = |batch: &Batch| batch.picked <= request.limit && batch.bytes <= request.max_bytes;
+        let free = |batch: &Batch| !batch.rows.is_empty() && !self.interferes(batch);
+        let Some(batch) = batch.filter(|batch| serves && fits(batch) && free(batch)) else {
+            state.stop_reading().await;
+            state.at.start_again(from);
+            return Ok(None);
+        };
+        let batch = self.hand_over(state, None, opened, request, batch).await?;
+        Ok(Some(batch.claim))
+    }
+
     /// Writes rows down as in flight, and has the next ones read meanwhile. What the relay may not work on does not stay in the batch.
     /// Without a connection the journal takes its own.
     pub(super) async fn hand_over(
@@ -175,7 +236,8 @@ impl Inner {
         let Some(reign) = reign else { return Ok(Batch::of(owner::standby())) };
         self.reserve(&batch);
         let room = request.max_bytes.saturating_sub(batch.bytes);
-        let goes_on = connection.is_none()
+        let goes_on = state.reading.is_none()
+            && connection.is_none()
             && request.mode == ClaimMode::Waiting
             && batch.claim.more
             && (batch.full(request) || opened.ordered.is_some())
@@ -184,9 +246,11 @@ impl Inner {
         if goes_on {
             let at = std::mem::replace(&mut state.at, Position::start());
             let next = ClaimRequest { max_bytes: room, ..request.clone() };
-            let beside = Arc::clone(self).read_beside(at, (reign.epoch, reign.ttl), next);
-            state.reading = Some(Reading { task: tokio::spawn(beside), epoch: reign.epoch });
+            let (sender, batches) = mpsc::channel(MOST);
+            let beside = read_beside(Arc::downgrade(self), at, (reign.epoch, reign.ttl), next, sender);
+            state.reading = Some(Reading { batches, task: tokio::spawn(beside), epoch: reign.epoch });
         }
+        let beside = connection.is_none();
         let admitted = self.admit(connection, reign, &batch.rows).await;
         if let Ok(Standing::Active) = admitted {
             if let Some(lead) = &mut state.lead {
@@ -194,42 +258,45 @@ impl Inner {
             }
             return Ok(batch);
         }
-        state.finish_reading().await;
-        state.start_again(&batch);
-        Ok(Batch::of(match admitted? {
-            Standing::Paused => Claim { standing: Standing::Paused, paused: true, ..Claim::default() },
-            Standing::Active | Standing::Standby => {
-                state.lead = None;
-                owner::standby()
-            }
-        }))
+        state.stop_reading().await;
+        state.at.start_again(batch.from);
+        if let Standing::Paused = admitted? {
+            return Ok(Batch::of(Claim { standing: Standing::Paused, paused: true, ..Claim::default() }));
+        }
+        state.lead = None;
+        if beside {
+            let mut link = self.claims.take().await?;
+            self.unlock(&mut link.connection, opened).await?;
+            link.keep().await?;
+        }
+        Ok(Batch::of(owner::standby()))
     }
 
-    async fn read_beside(
-        self: Arc<Self>,
-        mut at: Position,
+    /// One read; none if it is not for a reader. In order it is never one that others can follow by themselves: of a strand nothing
+    /// is read before what was read of it is known to be in flight.
+    async fn read_ahead(
+        &self,
+        at: &mut Position,
         (epoch, ttl): (i64, Duration),
-        request: ClaimRequest,
-    ) -> (Position, Option<Ahead>) {
-        let read = async {
-            let reign = Reign::of(self.opened().await?, epoch, ttl);
-            let (Some(reign), mut link) = (reign, self.claims.take().await?) else { return Ok(None) };
-            if link.fresh {
-                // Without the lock of the session before it. The next claim makes its own, and knows.
-                return Ok(None);
+        request: &ClaimRequest,
+    ) -> Result<Option<Sight>, StoreError> {
+        let reign = Reign::of(self.opened().await?, epoch, ttl);
+        let (Some(reign), mut link) = (reign, self.claims.take().await?) else { return Ok(None) };
+        if link.fresh {
+            // Without the lock of the session before it. The next claim makes its own, and knows.
+            return Ok(None);
+        }
+        let connection = &mut link.connection;
+        let found = match &reign.opened.ordered {
+            None => self.look_on(&mut at.cursor, connection, reign, request).await,
+            Some(ordered) => {
+                self.read_in_order(at, connection, reign, ordered, request).await.map(Sight::Batch)
             }
-            let batch = self.read_batch(&mut at, &mut link.connection, reign, &request).await;
-            if !batch.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection) {
-                link.keep().await?;
-            }
-            batch.map(Some)
         };
-        let batch: Result<Option<Batch>, StoreError> = read.await;
-        let ahead = batch.ok().flatten().map(|batch| {
-            let (exclude, spent) = (Arc::clone(&request.exclude), Arc::clone(&request.spent));
-            Ahead { batch, read: Instant::now(), exclude, spent }
-        });
-        (at, ahead)
+        if !found.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection) {
+            link.keep().await?;
+        }
+        found.map(Some)
     }
 
     /// Reads rows; the next read begins behind them.
@@ -246,20 +313,6 @@ impl Inner {
         }
     }
 
-    /// What was read ahead, if it serves; if not, it is read again.
-    fn take_ahead(&self, state: &mut ClaimState, request: &ClaimRequest) -> Option<Batch> {
-        // A probe is something else; what is ahead waits.
-        if request.mode != ClaimMode::Waiting {
-            return None;
-        }
-        let ahead = state.lead.as_mut()?.ahead.take()?;
-        if ahead.serves(request) && !self.interferes(&ahead.batch) {
-            return Some(ahead.batch);
-        }
-        state.start_again(&ahead.batch);
-        None
-    }
-
     /// Whether a probe has taken some of it meanwhile, or one of its strands.
     fn interferes(&self, batch: &Batch) -> bool {
         let window = self.window();
@@ -272,5 +325,56 @@ impl Inner {
             .rows
             .iter()
             .any(|(id, spot)| window.has(id) || spot.strand.is_some_and(|strand| strands.contains(&strand)))
+    }
+}
+
+/// Reads on beside the claims, and answers where it has come to. Does not keep the store alive: whoever drops it waits for nobody.
+async fn read_beside(
+    store: Weak<Inner>,
+    mut at: Position,
+    reign: (i64, Duration),
+    one: ClaimRequest,
+    batches: mpsc::Sender<Ahead>,
+) -> Position {
+    let ahead = |found, from| {
+        let (exclude, spent) = (Arc::clone(&one.exclude), Arc::clone(&one.spent));
+        Ahead { found, from, read: Instant::now(), exclude, spent }
+    };
+    let mut several = 1;
+    loop {
+        let (limit, max_bytes) = (one.limit * several, one.max_bytes / SHARES * several);
+        let request = ClaimRequest { limit, max_bytes, ..one.clone() };
+        let asked = Instant::now();
+        let Some(inner) = store.upgrade() else { return at };
+        // What cannot be read is for the next claim to find out.
+        let Ok(Some(sight)) = inner.read_ahead(&mut at, reign, &request).await else { return at };
+        drop(inner);
+        let (rows, more) = match sight {
+            Sight::Rows(rows, more) => (rows, more),
+            Sight::Batch(batch) => {
+                let (from, goes) = (batch.from, batch.goes(&one));
+                if !goes || batches.send(ahead(Found::Batch(batch), from)).await.is_err() {
+                    at.start_again(from);
+                }
+                return at;
+            }
+        };
+        let (count, mut rows) = (rows.len(), rows.into_iter());
+        while rows.len() > 0 {
+            let batch: Vec<PgRow> = rows.by_ref().take(one.limit).collect();
+            let (more, store) = (more || rows.len() > 0, Weak::clone(&store));
+            let task = tokio::spawn(async move {
+                store.upgrade().and_then(|inner| inner.decoded(&batch, reign.0, more))
+            });
+            if batches.send(ahead(Found::Decoding(task), FIRST_STRAND)).await.is_err() {
+                at.start_again(FIRST_STRAND);
+                return at;
+            }
+        }
+        // From the start on, a read would find again what is not yet known to be in flight.
+        if count < limit || at.cursor.next(Instant::now()).1 {
+            return at;
+        }
+        several = if asked.elapsed() < SOON { (several * 2).min(MOST) } else { 1 };
     }
 }

@@ -17,6 +17,7 @@ use super::error::{classify, sqlstate, within};
 use super::fan;
 use super::link::OPERATION_LIMIT;
 use super::owner::{are_alike, is_owned, needs_no_write};
+use super::statements::Own;
 use super::store::{Inner, Opened};
 
 impl Inner {
@@ -53,10 +54,17 @@ impl Inner {
         opened: &Opened,
         mut settlements: Vec<Settlement>,
     ) -> Result<Settled, StoreError> {
-        // The order of locking, the same for everybody (hazard 18).
-        settlements.sort_unstable_by_key(|settlement| settlement.lease.row);
+        // The type of places is looked up when a statement is prepared, and behind a pooler another would then stand in its place.
+        let alike = opened.statements.own.as_ref().filter(|_| !opened.pooled && are_alike(&settlements));
         let mut link = self.settles.take().await?;
-        let settled = match self.write(opened, &settlements, &mut link.connection).await {
+        let written = match alike {
+            Some(own) => self.write_alike(opened, own, &settlements, &mut link.connection).await,
+            None => {
+                in_order(&mut settlements);
+                self.write(opened, &settlements, &mut link.connection).await
+            }
+        };
+        let settled = match written {
             Ok(lost) => Ok(Settled { lost, ..Settled::default() }),
             Err(error) if is_lock_timeout(&error) => {
                 self.settle_free(opened, &settlements, &mut link.connection).await
@@ -82,27 +90,26 @@ impl Inner {
         Ok(settled)
     }
 
-    /// Writes what became of rows; answers those that are another's by now.
-    async fn write(
+    /// Writes that rows have arrived, where they were read; answers those that are another's by now.
+    async fn write_alike(
         &self,
         opened: &Opened,
+        own: &Own,
         settlements: &[Settlement],
         connection: &mut PgConnection,
     ) -> Result<Vec<Uuid>, StoreError> {
-        // The type of places is looked up when a statement is prepared, and behind a pooler another would then stand in its place.
-        let alike = opened.statements.own.as_ref().filter(|_| !opened.pooled && are_alike(settlements));
-        let Some(own) = alike else { return self.write_each(opened, settlements, connection).await };
         let left = self.settle_alike(connection, opened, own, settlements).await?;
         if left.is_empty() {
             return Ok(left);
         }
-        let left: Vec<Settlement> =
+        let mut left: Vec<Settlement> =
             settlements.iter().filter(|s| left.contains(&s.lease.row)).cloned().collect();
-        self.write_each(opened, &left, connection).await
+        in_order(&mut left);
+        self.write(opened, &left, connection).await
     }
 
-    /// The same, whatever became of them.
-    async fn write_each(
+    /// Writes what became of rows, whatever that is; answers those that are another's by now.
+    async fn write(
         &self,
         opened: &Opened,
         settlements: &[Settlement],
@@ -178,14 +185,16 @@ impl Inner {
         connection: &mut PgConnection,
     ) -> Result<Settled, StoreError> {
         self.settles.begin(connection).await?;
-        let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
+        let mut ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
+        ids.sort_unstable();
         let there = opened.scalar::<Uuid>(&opened.statements.there).bind(&ids);
         let there = within(OPERATION_LIMIT, there.fetch_all(&mut *connection)).await?;
         let free = opened.scalar::<Uuid>(&opened.statements.free).bind(&ids);
         let free = within(OPERATION_LIMIT, free.fetch_all(&mut *connection)).await?;
         let busy: Vec<Uuid> = there.into_iter().filter(|id| !free.contains(id)).collect();
-        let ours: Vec<Settlement> =
+        let mut ours: Vec<Settlement> =
             settlements.iter().filter(|s| !busy.contains(&s.lease.row)).cloned().collect();
+        in_order(&mut ours);
         let lost = self.write(opened, &ours, connection).await?;
         self.settles.commit(connection).await?;
         tracing::warn!(
@@ -298,6 +307,11 @@ impl<'a> Verdicts<'a> {
         }
         Self { numbers, waits, errors, failures }
     }
+}
+
+/// The order of locking, the same for everybody (hazard 18).
+fn in_order(settlements: &mut [Settlement]) {
+    settlements.sort_unstable_by_key(|settlement| settlement.lease.row);
 }
 
 /// Whether a row could not be locked in time.

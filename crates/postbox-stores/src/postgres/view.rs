@@ -6,11 +6,12 @@ use std::time::Instant;
 use futures_util::TryStreamExt as _;
 use postbox_core::StoreError;
 use postbox_core::store::{ClaimMode, ClaimRequest, Claimed};
-use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row as _};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{PgConnection, Postgres, Row as _};
 use uuid::Uuid;
 
-use super::error::within;
+use super::error::{classify, within};
 use super::fan;
 use super::link::OPERATION_LIMIT;
 use super::moment::Moment;
@@ -88,15 +89,91 @@ impl View {
     }
 }
 
+/// How a look at rows began.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    asked: Instant,
+    from_start: bool,
+    /// What one row may bring along.
+    share: usize,
+}
+
+/// What a look brought.
+#[derive(Debug)]
+pub(super) enum Sight {
+    /// All of them can go, and there is nothing about them that somebody would have to see to first. And whether there may be more.
+    Rows(Vec<PgRow>, bool),
+    Batch(Batch),
+}
+
 impl Inner {
     /// Reads rows by time.
     pub(super) async fn read_on(
         &self,
         cursor: &mut Cursor,
         connection: &mut PgConnection,
-        Reign { opened, own, epoch, .. }: Reign<'_>,
+        reign: Reign<'_>,
         request: &ClaimRequest,
     ) -> Result<Batch, StoreError> {
+        let (query, begun) = self.statement(cursor, reign, request);
+        let token = owner::token(reign.epoch);
+        let mut view = View::default();
+        let read = async {
+            let mut rows = query.fetch(&mut *connection);
+            let mut reader = Reader::new(EVENT, &self.label, &token);
+            while let Some(row) = rows.try_next().await? {
+                view.take_in(&row, &mut reader, (begun.share, request.max_bytes))?;
+            }
+            Ok(())
+        };
+        within(OPERATION_LIMIT, read).await?;
+        self.seen(cursor, connection, reign, request, (begun, view)).await
+    }
+
+    /// The same, for somebody who wants to read on at once: rows are not even decoded, as long as all is well with them.
+    pub(super) async fn look_on(
+        &self,
+        cursor: &mut Cursor,
+        connection: &mut PgConnection,
+        reign: Reign<'_>,
+        request: &ClaimRequest,
+    ) -> Result<Sight, StoreError> {
+        let (query, begun) = self.statement(cursor, reign, request);
+        let rows = within(OPERATION_LIMIT, query.fetch_all(&mut *connection)).await?;
+        if let Some(last) = last_if_all_go(&rows, begun.share).map_err(classify)? {
+            let full = rows.len() >= request.limit;
+            cursor.read(begun.from_start, begun.asked, Some(last), !full);
+            let more = full || (!begun.from_start && cursor.next(Instant::now()).1);
+            return Ok(Sight::Rows(rows, more));
+        }
+        let view = self.view(&rows, reign.epoch, (begun.share, request.max_bytes))?;
+        self.seen(cursor, connection, reign, request, (begun, view)).await.map(Sight::Batch)
+    }
+
+    /// Rows that were looked at, decoded; none if they cannot be.
+    pub(super) fn decoded(&self, rows: &[PgRow], epoch: i64, more: bool) -> Option<Batch> {
+        let View { mut batch, .. } = self.view(rows, epoch, (usize::MAX, usize::MAX)).ok()?;
+        batch.claim.more = more;
+        batch.put_in_order();
+        Some(batch)
+    }
+
+    fn view(&self, rows: &[PgRow], epoch: i64, limits: (usize, usize)) -> Result<View, StoreError> {
+        let token = owner::token(epoch);
+        let (mut view, mut reader) = (View::default(), Reader::new(EVENT, &self.label, &token));
+        for row in rows {
+            view.take_in(row, &mut reader, limits).map_err(classify)?;
+        }
+        Ok(view)
+    }
+
+    /// The statement that looks at rows behind the cursor.
+    fn statement<'q>(
+        &'q self,
+        cursor: &Cursor,
+        Reign { opened, own, .. }: Reign<'q>,
+        request: &'q ClaimRequest,
+    ) -> (Query<'q, Postgres, PgArguments>, Begun) {
         let asked = Instant::now();
         let ((from_at, from_sequence), from_start) = match request.mode {
             ClaimMode::Waiting => cursor.next(asked),
@@ -125,17 +202,18 @@ impl Inner {
             .bind(i64::try_from(share).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
             .bind(in_flight);
-        let token = owner::token(epoch);
-        let mut view = View::default();
-        let read = async {
-            let mut rows = query.fetch(&mut *connection);
-            let mut reader = Reader::new(EVENT, &self.label, &token);
-            while let Some(row) = rows.try_next().await? {
-                view.take_in(&row, &mut reader, (share, request.max_bytes))?;
-            }
-            Ok(())
-        };
-        within(OPERATION_LIMIT, read).await?;
+        (query, Begun { asked, from_start, share })
+    }
+
+    /// Takes in what a look has brought; the next one begins behind it.
+    async fn seen(
+        &self,
+        cursor: &mut Cursor,
+        connection: &mut PgConnection,
+        Reign { opened, own, .. }: Reign<'_>,
+        request: &ClaimRequest,
+        (Begun { asked, from_start, .. }, view): (Begun, View),
+    ) -> Result<Batch, StoreError> {
         let View { mut batch, last, suspect, large } = view;
         if !large.is_empty() {
             fetch_payloads(connection, opened, own, &mut batch, large).await?;
@@ -144,7 +222,7 @@ impl Inner {
         let window = self.window();
         batch.drop_rows(|id| window.has(id));
         drop(window);
-        batch.claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
+        batch.put_in_order();
         if request.mode == ClaimMode::Waiting {
             cursor.suspect = match (cursor.suspect, suspect) {
                 (Some(old), Some(new)) => Some(old.min(new)),
@@ -158,6 +236,22 @@ impl Inner {
         }
         Ok(batch)
     }
+}
+
+/// Where an answer ends, if each row of it can go as it is.
+fn last_if_all_go(rows: &[PgRow], share: usize) -> Result<Option<Key>, sqlx::Error> {
+    let Some(last) = rows.last() else { return Ok(None) };
+    if last.try_get::<bool, _>(0)? || !last.try_get::<bool, _>(1)? {
+        return Ok(None);
+    }
+    for row in rows {
+        let bytes: Option<i64> = row.try_get_unchecked(4)?;
+        if bytes.is_none_or(|bytes| usize::try_from(bytes).is_ok_and(|bytes| bytes > share)) {
+            return Ok(None);
+        }
+    }
+    let Moment(at) = last.try_get_unchecked(EVENT + 8)?;
+    Ok(Some((at, last.try_get_unchecked(EVENT + 4)?)))
 }
 
 /// Reads the payloads that were too large to come along.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use postbox_core::store::{Claim, ClaimMode, Standing, Verdict};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing, Verdict};
 use postbox_core::{EventId, Store as _};
 use postbox_stores::postgres::{PgStore, connect_options};
 use postbox_testkit::suite::{PATIENCE, Subject as _, TOPIC, claim, enqueue, events, request};
@@ -53,6 +53,62 @@ async fn what_a_probe_took_is_not_handed_over_again() {
     let mut found = rest(&store, 3).await;
     found.sort_unstable();
     assert_eq!(found, all[3..]);
+}
+
+/// The reader is several batches ahead: what is handed over follows on what was handed over before it, to the last row.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_read_far_ahead_comes_in_order_and_once() {
+    let table = Table::new(Shape::Migrated).await;
+    let all = enqueue(&table, events(101)).await;
+    let store = table.store(true);
+    let mut found = Vec::new();
+    for round in 0..51 {
+        let claimed = claim(&store, 2).await;
+        assert!(claimed.more || round == 50, "{round}");
+        found.extend(ids(&claimed));
+        if round % 3 == 0 {
+            store.settle(settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        }
+    }
+    assert_eq!(found, all);
+    assert_eq!(ids(&claim(&store, 2).await), []);
+}
+
+/// Other claims than the reader expects: what it has read is read again, and nothing comes twice or is passed by.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_ahead_and_not_wanted_comes_later() {
+    let table = Table::new(Shape::Migrated).await;
+    let all = enqueue(&table, events(40)).await;
+    let store = table.store(true);
+    let mut found = Vec::new();
+    let without = ClaimRequest { exclude: Arc::from([TOPIC]), ..request(ClaimMode::Waiting, 2) };
+    let tight = ClaimRequest { max_bytes: 1, ..request(ClaimMode::Waiting, 2) };
+    for _ in 0..8 {
+        found.extend(ids(&claim(&store, 2).await));
+        assert_eq!(ids(&store.claim(without.clone()).await.unwrap()), []);
+        found.extend(ids(&claim(&store, 0).await));
+        let one = store.claim(tight.clone()).await.unwrap();
+        assert_eq!(one.rows.len(), 1, "one always fits");
+        found.extend(ids(&one));
+    }
+    found.extend(rest(&store, all.len() - found.len()).await);
+    found.sort_unstable();
+    assert_eq!(found, all);
+}
+
+/// A relay that is simply dropped leaves nobody behind who waits for its batches to be taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_ends_with_its_store() {
+    let table = Table::new(Shape::Migrated).await;
+    enqueue(&table, events(100)).await;
+    let store = table.store(true);
+    claim(&store, 2).await;
+    claim(&store, 2).await;
+    let reads = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%Reads waiting rows%' \
+                 AND pid <> pg_backend_pid()";
+    assert_eq!(table.db.psql(reads).trim(), "1");
+    drop(store);
+    eventually("its connection to end", PATIENCE, async || table.db.psql(reads).trim() == "0").await;
 }
 
 /// Between the two another relay led, and delivered what was ahead here.
