@@ -57,12 +57,11 @@ impl Inner {
         // The type of places is looked up when a statement is prepared, and behind a pooler another would then stand in its place.
         let alike = opened.statements.own.as_ref().filter(|_| !opened.pooled && are_alike(&settlements));
         let mut link = self.settles.take().await?;
-        let written = match alike {
-            Some(own) => self.write_alike(opened, own, &settlements, &mut link.connection).await,
-            None => {
-                in_order(&mut settlements);
-                self.write(opened, &settlements, &mut link.connection).await
-            }
+        let written = if let Some(own) = alike {
+            self.write_alike(opened, own, &settlements, &mut link.connection).await
+        } else {
+            in_order(&mut settlements);
+            self.write(opened, &settlements, &mut link.connection).await
         };
         let settled = match written {
             Ok(lost) => Ok(Settled { lost, ..Settled::default() }),
