@@ -7,9 +7,10 @@ use postbox_core::store::{Buried, Claimed, Lease, Undecodable};
 use postbox_core::{AggregateKey, EventId, Json, Payload, TenantId, Topic, TopicError};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::moment::Moment;
+use super::moment::{Latest, Micros};
 use crate::headers::parse_headers;
 
 /// What one row of a claim's answer is.
@@ -30,19 +31,24 @@ pub(super) const COLUMNS: usize = 23;
 /// The place of the first of these columns in the answer of a claim; the summary stands before it.
 pub(super) const FIRST: usize = 8;
 
+/// The place of `available_at` among them.
+pub(super) const DUE: usize = 8;
+
 /// Reads the rows of one answer.
 pub(super) struct Reader<'a> {
     /// The place of the first column of the event.
     first: usize,
     table: &'a Arc<str>,
     token: &'a Arc<str>,
-    /// That of the row before: neighbours often have the same.
+    /// Those of the row before: neighbours often have the same.
     topic: Option<Topic>,
+    since: Latest,
+    times: Latest,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(first: usize, table: &'a Arc<str>, token: &'a Arc<str>) -> Self {
-        Self { first, table, token, topic: None }
+        Self { first, table, token, topic: None, since: Latest::default(), times: Latest::default() }
     }
 
     /// Decodes a row of the answer; none if the claim brought no row. Types are not looked at again for each row: they are
@@ -53,9 +59,10 @@ impl<'a> Reader<'a> {
         let event_id = EventId(row.try_get_unchecked(first + 1)?);
         let topic: &str = row.try_get_unchecked(first + 3)?;
         let sequence: i64 = row.try_get_unchecked(first + 4)?;
-        let Some(Moment(since)) = row.try_get_unchecked::<Option<Moment>, _>(first + 6)? else {
+        let Some(since) = row.try_get_unchecked::<Option<Micros>, _>(first + 6)? else {
             return Ok(Some(Found::Buried(Buried { topic: topic.to_owned(), event_id, sequence })));
         };
+        let since = self.since.time(since);
         let attempts = row.try_get_unchecked(first + 5)?;
         let lease = Lease { row: id, attempts, token: Arc::clone(self.token), since };
         let parsed = (parse_headers(row.try_get_unchecked(first + 12)?), self.topic(topic));
@@ -67,11 +74,11 @@ impl<'a> Reader<'a> {
             (Err(reason), _) => return undecodable(lease, reason),
             (_, Err(error)) => return undecodable(lease, error.to_string()),
         };
-        let Moment(created_at) = row.try_get_unchecked(first + 7)?;
-        let Moment(available_at) = row.try_get_unchecked(first + 8)?;
+        let created_at = self.times.time(row.try_get_unchecked(first + 7)?);
+        let available_at = self.due(row)?;
         let kind: Option<String> = row.try_get_unchecked(first + 13)?;
         let aggregate_id: Option<String> = row.try_get_unchecked(first + 14)?;
-        let occurred_at = row.try_get_unchecked::<Option<Moment>, _>(first + 15)?;
+        let occurred_at = row.try_get_unchecked::<Option<Micros>, _>(first + 15)?;
         let meta = Meta {
             table: Arc::clone(self.table),
             event_id,
@@ -81,7 +88,7 @@ impl<'a> Reader<'a> {
             attempts,
             aggregate: aggregate_id.map(|id| AggregateKey { kind: kind.unwrap_or_default(), id }),
             headers,
-            occurred_at: occurred_at.map_or(created_at, |Moment(at)| at),
+            occurred_at: occurred_at.map_or(created_at, |at| self.times.time(at)),
             created_at,
             schema_id: row.try_get_unchecked(first + 16)?,
             schema_version: row.try_get_unchecked::<Option<_>, _>(first + 17)?.unwrap_or(1),
@@ -98,6 +105,11 @@ impl<'a> Reader<'a> {
             strand: None,
             sinks_done: row.try_get_unchecked::<Option<Vec<String>>, _>(first + 22)?.unwrap_or_default(),
         })))
+    }
+
+    /// Since when a row can be claimed.
+    pub(super) fn due(&mut self, row: &PgRow) -> Result<OffsetDateTime, sqlx::Error> {
+        Ok(self.times.time(row.try_get_unchecked(self.first + DUE)?))
     }
 
     fn topic(&mut self, name: &str) -> Result<Topic, TopicError> {

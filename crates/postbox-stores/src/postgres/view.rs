@@ -14,10 +14,10 @@ use uuid::Uuid;
 use super::error::{classify, within};
 use super::fan;
 use super::link::OPERATION_LIMIT;
-use super::moment::Moment;
+use super::moment::Micros;
 use super::owner::{self, Spot};
 use super::reading::{Batch, Reign};
-use super::row::{Found, Reader, payload};
+use super::row::{DUE, Found, Reader, payload};
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use crate::cursor::{Cursor, Key, START};
@@ -45,11 +45,10 @@ impl View {
     ) -> Result<(), sqlx::Error> {
         let batch = &mut self.batch;
         if batch.gate.is_none() {
-            batch.gate = Some((row.try_get(0)?, row.try_get(1)?));
+            batch.gate = Some(gate(row)?);
         }
         let Some(sequence) = row.try_get_unchecked::<Option<i64>, _>(EVENT + 4)? else { return Ok(()) };
-        let Moment(at) = row.try_get_unchecked(EVENT + 8)?;
-        let key = (at, sequence);
+        let key = (reader.due(row)?, sequence);
         batch.picked += 1;
         // Nothing was written, so what does not fit is simply read again, and nothing behind it is taken.
         if batch.left_out {
@@ -79,7 +78,7 @@ impl View {
                 }
                 Some(Found::Buried(_)) | None => {}
             }
-        } else if row.try_get_unchecked(2)? {
+        } else if row.try_get_unchecked::<Option<bool>, _>(2)? == Some(true) {
             self.suspect = self.suspect.or(Some(key));
         } else {
             batch.exhausted.push(row.try_get_unchecked(EVENT)?);
@@ -238,10 +237,15 @@ impl Inner {
     }
 }
 
+/// Whether the table is paused, and whether it is this relay's. Nothing is said beside rows: they come if all is well.
+fn gate(row: &PgRow) -> Result<(bool, bool), sqlx::Error> {
+    Ok((row.try_get::<Option<_>, _>(0)?.unwrap_or(false), row.try_get::<Option<_>, _>(1)?.unwrap_or(true)))
+}
+
 /// Where an answer ends, if each row of it can go as it is.
 fn last_if_all_go(rows: &[PgRow], share: usize) -> Result<Option<Key>, sqlx::Error> {
     let Some(last) = rows.last() else { return Ok(None) };
-    if last.try_get::<bool, _>(0)? || !last.try_get::<bool, _>(1)? {
+    if gate(last)? != (false, true) {
         return Ok(None);
     }
     for row in rows {
@@ -250,8 +254,8 @@ fn last_if_all_go(rows: &[PgRow], share: usize) -> Result<Option<Key>, sqlx::Err
             return Ok(None);
         }
     }
-    let Moment(at) = last.try_get_unchecked(EVENT + 8)?;
-    Ok(Some((at, last.try_get_unchecked(EVENT + 4)?)))
+    let at: Micros = last.try_get_unchecked(EVENT + DUE)?;
+    Ok(Some((at.time(), last.try_get_unchecked(EVENT + 4)?)))
 }
 
 /// Reads the payloads that were too large to come along.

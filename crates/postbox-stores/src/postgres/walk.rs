@@ -18,7 +18,6 @@ use super::claim::Position;
 use super::error::within;
 use super::fan;
 use super::link::OPERATION_LIMIT;
-use super::moment::Moment;
 use super::ordered::{OrderedClaims, place};
 use super::owner::{self, Spot};
 use super::reading::{Batch, Reign};
@@ -163,8 +162,11 @@ impl Walk {
         }
         self.run += 1;
         self.strands += usize::from(self.run == 1);
-        let Moment(due) = row.try_get_unchecked(EVENT + 8)?;
-        let spot = Spot { key: (due, sequence), place: row.try_get_unchecked(3)?, strand: Some(strand) };
+        let spot = Spot {
+            key: (reader.due(row)?, sequence),
+            place: row.try_get_unchecked(3)?,
+            strand: Some(strand),
+        };
         match reader.read(row)? {
             Some(Found::Delivery(claimed)) => {
                 let stored = usize::try_from(row.try_get_unchecked::<i64, _>(4)?).unwrap_or(usize::MAX);

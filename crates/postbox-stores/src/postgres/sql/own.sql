@@ -1,6 +1,7 @@
 -- Reads waiting rows of a table that the relay owns, and writes nothing: what is in flight is in the owner's row.
 -- Rows that were not wanted are named too (no payload), so that the relay knows how far it has read. Payloads that are larger
 -- than their share are left for a second read, so that what comes fits into memory whatever rows there are.
+-- What is the same for all rows that can go is null there: a null is neither made nor read.
 -- $1 relay  $2 table  $3 (null: the start), $4 read on behind this key  $5 lease seconds  $6 topics  $7 rows
 -- $8 bytes that are one row's share  $9 max attempts  $10 bounds of what this relay has already (null: it lies before)
 WITH gate AS MATERIALIZED (
@@ -8,7 +9,8 @@ WITH gate AS MATERIALIZED (
     FROM {{relay}} r
     WHERE r.tbl = $2
 )
-SELECT g.paused, g.mine, c.suspect, c.place, c.bytes,
+SELECT CASE WHEN c.id IS NULL THEN g.paused END, CASE WHEN c.id IS NULL THEN g.mine END,
+       CASE WHEN c.bytes IS NULL THEN c.suspect END, c.place, c.bytes,
        c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts + 1, now(), c.created_at, c.available_at,
        CASE WHEN c.bytes <= $8 THEN c.payload::text END, CASE WHEN c.bytes <= $8 THEN c.payload_raw END, {{facts}}
 FROM gate g
