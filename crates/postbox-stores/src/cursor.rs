@@ -60,6 +60,11 @@ impl Cursor {
         }
     }
 
+    /// The next claim reads from the start. What that costs is not forgotten.
+    pub(crate) fn go_back(&mut self) {
+        self.at = None;
+    }
+
     /// Takes in what a claim found.
     pub(crate) fn read(&mut self, from_start: bool, asked: Instant, last: Option<Key>, short: bool) {
         if from_start {

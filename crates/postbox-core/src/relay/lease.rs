@@ -41,11 +41,19 @@ impl<S: Store> Engine<S> {
             strand: None,
             fan: None,
         };
-        self.held.insert(key(lease), held);
+        // A row that was given back may come again before it is known that this was written down.
+        if let Some(before) = self.held.insert(key(lease), held) {
+            self.uncount(&before);
+        }
     }
 
     pub(super) fn let_go(&mut self, key: &HeldKey) -> Option<Held> {
         let held = self.held.remove(key)?;
+        self.uncount(&held);
+        Some(held)
+    }
+
+    fn uncount(&mut self, held: &Held) {
         if held.slot.is_some() {
             self.held_hot -= 1;
         } else if let Some(lane) = held.lane.and_then(|lane| self.lanes.get_mut(lane)) {
@@ -56,7 +64,6 @@ impl<S: Store> Engine<S> {
             self.lanes[number].held -= 1;
             self.lanes[number].held_bytes -= held.bytes;
         }
-        Some(held)
     }
 
     pub(super) fn start_extend(&mut self, now: Instant) {

@@ -342,9 +342,10 @@ impl<S: Store> Engine<S> {
         let now = Instant::now();
         self.health.update(|health| health.last_turn = std::time::Instant::now());
         self.open_hot();
-        self.start_settle();
-        // First, so that it is under way while others are got ready; and it knows whether hot events still wait for suspects.
+        // First, so that it is under way while others are got ready; and it knows whether hot events still wait for suspects. What it
+        // gives back for these is settled at once: nobody else would wake the loop for it.
         self.start_claim(now);
+        self.start_settle();
         self.start_dispatches(now);
         self.start_extend(now);
         now

@@ -141,8 +141,7 @@ impl Inner {
         let Some(opened) = self.opened.get() else { return };
         let (led, shared) = {
             let mut state = self.state.lock().await;
-            // Nobody waits for what is being read.
-            state.reading = None;
+            state.stop_reading().await;
             (state.lead.take().is_some(), state.shown.take().is_some())
         };
         if opened.layout == Layout::Bare || !(led || shared) {

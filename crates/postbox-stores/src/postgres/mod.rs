@@ -23,6 +23,7 @@ mod order;
 mod ordered;
 mod owner;
 mod place;
+mod ranges;
 mod reading;
 mod row;
 mod schema;

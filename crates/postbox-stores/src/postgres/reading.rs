@@ -14,11 +14,11 @@ use uuid::Uuid;
 
 use super::claim::{ClaimState, Position, standing};
 use super::owner::{self, Spot};
+use super::ranges::Ranges;
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use super::strands::FIRST_STRAND;
 use super::view::Sight;
-use crate::cursor::Cursor;
 
 /// What was read ahead is not used when it is older than this.
 const FRESH: Duration = Duration::from_millis(500);
@@ -128,6 +128,9 @@ pub(super) struct Reading {
     batches: mpsc::Receiver<Ahead>,
     task: JoinHandle<Position>,
     epoch: i64,
+    /// What was in flight when it began, and what was handed over since: a row that somebody has moved to behind the reader is
+    /// read again, and may be settled by then.
+    known: Ranges,
 }
 
 impl ClaimState {
@@ -147,9 +150,7 @@ impl ClaimState {
 impl Position {
     /// What was read is not handed over: the next read finds it again.
     fn start_again(&mut self, from: i64) {
-        let suspect = self.cursor.suspect;
-        self.cursor = Cursor::new();
-        self.cursor.suspect = suspect;
+        self.cursor.go_back();
         self.round.back_to(from);
     }
 }
@@ -200,10 +201,6 @@ impl Inner {
         }
         let reigns_on = lead.epoch == reading.epoch;
         let Some(ahead) = reading.batches.recv().await else { return Ok(None) };
-        if opened.ordered.is_some() {
-            // It was a single read, and the next one begins behind it.
-            state.stop_reading().await;
-        }
         let (from, serves) = (ahead.from, reigns_on && ahead.serves(request));
         let batch = match ahead.found {
             Found::Batch(batch) => Some(batch),
@@ -211,9 +208,13 @@ impl Inner {
             Found::Decoding(task) => task.await.ok().flatten(),
         };
         let fits = |batch: &Batch| batch.picked <= request.limit && batch.bytes <= request.max_bytes;
-        let free = |batch: &Batch| !batch.rows.is_empty() && !self.interferes(batch);
-        let Some(batch) = batch.filter(|batch| serves && fits(batch) && free(batch)) else {
+        let free = |batch: &Batch| !batch.rows.is_empty() && !self.interferes(batch, &reading.known);
+        let batch = batch.filter(|batch| serves && fits(batch) && free(batch));
+        if batch.is_none() || opened.ordered.is_some() {
+            // In order it was a single read, and the next one begins behind it.
             state.stop_reading().await;
+        }
+        let Some(batch) = batch else {
             state.at.start_again(from);
             return Ok(None);
         };
@@ -235,6 +236,9 @@ impl Inner {
         let reign = state.lead.as_ref().and_then(|lead| Reign::of(opened, lead.epoch, lead.ttl));
         let Some(reign) = reign else { return Ok(Batch::of(owner::standby())) };
         self.reserve(&batch);
+        if let Some(reading) = &mut state.reading {
+            reading.known.extend(batch.rows.iter().map(|(_, spot)| spot.key.1).collect());
+        }
         let room = request.max_bytes.saturating_sub(batch.bytes);
         let goes_on = state.reading.is_none()
             && connection.is_none()
@@ -248,7 +252,8 @@ impl Inner {
             let next = ClaimRequest { max_bytes: room, ..request.clone() };
             let (sender, batches) = mpsc::channel(MOST);
             let beside = read_beside(Arc::downgrade(self), at, (reign.epoch, reign.ttl), next, sender);
-            state.reading = Some(Reading { batches, task: tokio::spawn(beside), epoch: reign.epoch });
+            let (task, known) = (tokio::spawn(beside), Ranges::of(&self.window().bounds()));
+            state.reading = Some(Reading { batches, task, epoch: reign.epoch, known });
         }
         let beside = connection.is_none();
         let admitted = self.admit(connection, reign, &batch.rows).await;
@@ -279,6 +284,7 @@ impl Inner {
         at: &mut Position,
         (epoch, ttl): (i64, Duration),
         request: &ClaimRequest,
+        asked: Instant,
     ) -> Result<Option<Sight>, StoreError> {
         let reign = Reign::of(self.opened().await?, epoch, ttl);
         let (Some(reign), mut link) = (reign, self.claims.take().await?) else { return Ok(None) };
@@ -288,7 +294,7 @@ impl Inner {
         }
         let connection = &mut link.connection;
         let found = match &reign.opened.ordered {
-            None => self.look_on(&mut at.cursor, connection, reign, request).await,
+            None => self.look_on(&mut at.cursor, connection, reign, (request, asked)).await,
             Some(ordered) => {
                 self.read_in_order(at, connection, reign, ordered, request).await.map(Sight::Batch)
             }
@@ -313,18 +319,14 @@ impl Inner {
         }
     }
 
-    /// Whether a probe has taken some of it meanwhile, or one of its strands.
-    fn interferes(&self, batch: &Batch) -> bool {
-        let window = self.window();
-        let strands = if batch.rows.iter().any(|(_, spot)| spot.strand.is_some()) {
-            window.strands()
-        } else {
-            HashSet::new()
+    /// Whether some of it is in flight or was, or one of its strands is.
+    fn interferes(&self, batch: &Batch, known: &Ranges) -> bool {
+        let ordered = batch.rows.iter().any(|(_, spot)| spot.strand.is_some());
+        let strands = if ordered { self.window().strands() } else { HashSet::new() };
+        let taken = |spot: &Spot| {
+            known.has(spot.key.1) || spot.strand.is_some_and(|strand| strands.contains(&strand))
         };
-        batch
-            .rows
-            .iter()
-            .any(|(id, spot)| window.has(id) || spot.strand.is_some_and(|strand| strands.contains(&strand)))
+        batch.rows.iter().any(|(_, spot)| taken(spot))
     }
 }
 
@@ -336,24 +338,23 @@ async fn read_beside(
     one: ClaimRequest,
     batches: mpsc::Sender<Ahead>,
 ) -> Position {
-    let ahead = |found, from| {
+    let ahead = |found, from, read| {
         let (exclude, spent) = (Arc::clone(&one.exclude), Arc::clone(&one.spent));
-        Ahead { found, from, read: Instant::now(), exclude, spent }
+        Ahead { found, from, read, exclude, spent }
     };
-    let mut several = 1;
+    let (mut several, mut asked) = (1, Instant::now());
     loop {
         let (limit, max_bytes) = (one.limit * several, one.max_bytes / SHARES * several);
         let request = ClaimRequest { limit, max_bytes, ..one.clone() };
-        let asked = Instant::now();
         let Some(inner) = store.upgrade() else { return at };
         // What cannot be read is for the next claim to find out.
-        let Ok(Some(sight)) = inner.read_ahead(&mut at, reign, &request).await else { return at };
+        let Ok(Some(sight)) = inner.read_ahead(&mut at, reign, &request, asked).await else { return at };
         drop(inner);
         let (rows, more) = match sight {
             Sight::Rows(rows, more) => (rows, more),
             Sight::Batch(batch) => {
                 let (from, goes) = (batch.from, batch.goes(&one));
-                if !goes || batches.send(ahead(Found::Batch(batch), from)).await.is_err() {
+                if !goes || batches.send(ahead(Found::Batch(batch), from, asked)).await.is_err() {
                     at.start_again(from);
                 }
                 return at;
@@ -366,15 +367,16 @@ async fn read_beside(
             let task = tokio::spawn(async move {
                 store.upgrade().and_then(|inner| inner.decoded(&batch, reign.0, more))
             });
-            if batches.send(ahead(Found::Decoding(task), FIRST_STRAND)).await.is_err() {
+            if batches.send(ahead(Found::Decoding(task), FIRST_STRAND, asked)).await.is_err() {
                 at.start_again(FIRST_STRAND);
                 return at;
             }
         }
+        several = if asked.elapsed() < SOON { (several * 2).min(MOST) } else { 1 };
+        asked = Instant::now();
         // From the start on, a read would find again what is not yet known to be in flight.
-        if count < limit || at.cursor.next(Instant::now()).1 {
+        if count < limit || at.cursor.next(asked).1 {
             return at;
         }
-        several = if asked.elapsed() < SOON { (several * 2).min(MOST) } else { 1 };
     }
 }

@@ -114,7 +114,7 @@ impl Inner {
         reign: Reign<'_>,
         request: &ClaimRequest,
     ) -> Result<Batch, StoreError> {
-        let (query, begun) = self.statement(cursor, reign, request);
+        let (query, begun) = self.statement(cursor, reign, (request, Instant::now()));
         let token = owner::token(reign.epoch);
         let mut view = View::default();
         let read = async {
@@ -135,9 +135,9 @@ impl Inner {
         cursor: &mut Cursor,
         connection: &mut PgConnection,
         reign: Reign<'_>,
-        request: &ClaimRequest,
+        (request, asked): (&ClaimRequest, Instant),
     ) -> Result<Sight, StoreError> {
-        let (query, begun) = self.statement(cursor, reign, request);
+        let (query, begun) = self.statement(cursor, reign, (request, asked));
         let rows = within(OPERATION_LIMIT, query.fetch_all(&mut *connection)).await?;
         if let Some(last) = last_if_all_go(&rows, begun.share).map_err(classify)? {
             let full = rows.len() >= request.limit;
@@ -166,14 +166,13 @@ impl Inner {
         Ok(view)
     }
 
-    /// The statement that looks at rows behind the cursor.
+    /// The statement that looks at rows behind the cursor, wherever that is at this time.
     fn statement<'q>(
         &'q self,
         cursor: &Cursor,
         Reign { opened, own, .. }: Reign<'q>,
-        request: &'q ClaimRequest,
+        (request, asked): (&'q ClaimRequest, Instant),
     ) -> (Query<'q, Postgres, PgArguments>, Begun) {
-        let asked = Instant::now();
         let ((from_at, from_sequence), from_start) = match request.mode {
             ClaimMode::Waiting => cursor.next(asked),
             ClaimMode::Probe(_) | ClaimMode::Suspect => (START, false),

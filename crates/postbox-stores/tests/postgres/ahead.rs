@@ -96,6 +96,32 @@ async fn what_is_ahead_and_not_wanted_comes_later() {
     assert_eq!(found, all);
 }
 
+/// Somebody changes when waiting events are due, so that they lie behind the reader once more: by the time it comes to them again, the
+/// first of them have been delivered.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_moved_behind_the_reader_does_not_come_twice() {
+    let table = Table::new(Shape::Migrated).await;
+    let all = enqueue(&table, events(60)).await;
+    let store = table.store(true);
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let claimed = claim(&store, 2).await;
+        found.extend(ids(&claimed));
+        store.settle(settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+    }
+    table.db.psql(&format!("UPDATE {} SET available_at = now() WHERE published_at IS NULL", table.name));
+    eventually("all of them", PATIENCE, async || {
+        let claimed = claim(&store, 2).await;
+        found.extend(ids(&claimed));
+        store.settle(settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        found.len() >= all.len()
+    })
+    .await;
+    found.sort_unstable();
+    assert_eq!(found, all);
+    assert_eq!(ids(&claim(&store, 2).await), []);
+}
+
 /// A relay that is simply dropped leaves nobody behind who waits for its batches to be taken.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_ends_with_its_store() {
