@@ -8,7 +8,10 @@ use crate::dispatcher::{Delivery, DispatchError, Dispatcher};
 use crate::event::Payload;
 use crate::letter::Requirements;
 use crate::relay::Relay;
-use crate::store::{Claim, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError};
+use crate::relay::run::Asked;
+use crate::store::{
+    Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
+};
 use crate::testing::{FailingDispatcher, delivery};
 
 /// One event for each claim.
@@ -62,6 +65,21 @@ async fn the_loop_does_not_sleep_over_its_next_claim() {
     assert!(turn.is_ok(), "it sleeps until leases are to be renewed");
     engine.start_work();
     assert!(engine.claiming.is_some());
+}
+
+/// What goes back so that suspects have the relay for themselves is written down at once: nothing else would wake the loop for it.
+#[tokio::test(start_paused = true)]
+async fn what_goes_back_for_suspects_is_settled_at_once() {
+    let relay = Relay::builder(Endless).dispatcher(FailingDispatcher::times(0)).build().unwrap();
+    let mut engine = relay.engine;
+    let now = tokio::time::Instant::now();
+    let request = engine.request(ClaimMode::Waiting, 1);
+    let claim = Claim { suspects: true, ..Endless.claim(request).await.unwrap() };
+    engine.claimed(now, &Asked::Rows(ClaimMode::Waiting), Ok(claim));
+    engine.next_beat = now + Duration::from_secs(1);
+    engine.start_work();
+    assert!(engine.suspects.turn, "they have their turn");
+    assert!(engine.settling.is_some());
 }
 
 /// Two events, once; every lease is lost at its renewal.
