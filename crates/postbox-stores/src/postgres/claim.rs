@@ -40,11 +40,13 @@ pub(super) struct Position {
     pub(super) cursor: Cursor,
     /// Where order is kept.
     pub(super) round: Round,
+    /// So many of the next reads are of one batch.
+    pub(super) wary: u32,
 }
 
 impl Position {
     pub(super) fn start() -> Self {
-        Self { cursor: Cursor::new(), round: Round::new() }
+        Self { cursor: Cursor::new(), round: Round::new(), wary: 0 }
     }
 }
 

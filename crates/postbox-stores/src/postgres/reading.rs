@@ -23,12 +23,16 @@ use super::view::Sight;
 /// What was read ahead is not used when it is older than this.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// What a reader beside the claims may take for a batch, of the room there is: some are in flight before the first of them is taken.
+/// A reader beside the claims goes on while batches are not larger than this share of the room there is: so that some can wait, some be
+/// read, and some have come into flight before the first of them is taken.
 const SHARES: usize = 16;
 
-/// It reads up to so many at once, as long as they are taken soon.
+/// It reads up to so many batches at once, as long as they are taken soon.
 const MOST: usize = 4;
 const SOON: Duration = Duration::from_millis(50);
+
+/// After that was in vain, since one of the rows could not simply go, so many reads are of one batch.
+const WARY: u32 = 50;
 
 /// What one read found.
 #[derive(Debug, Default)]
@@ -344,16 +348,20 @@ async fn read_beside(
     };
     let (mut several, mut asked) = (1, Instant::now());
     loop {
-        let (limit, max_bytes) = (one.limit * several, one.max_bytes / SHARES * several);
+        let (limit, small) = (one.limit * several, one.max_bytes / SHARES * several);
+        let max_bytes = if several == 1 { one.max_bytes / 2 } else { small };
         let request = ClaimRequest { limit, max_bytes, ..one.clone() };
         let Some(inner) = store.upgrade() else { return at };
         // What cannot be read is for the next claim to find out.
         let Ok(Some(sight)) = inner.read_ahead(&mut at, reign, &request, asked).await else { return at };
         drop(inner);
-        let (rows, more) = match sight {
-            Sight::Rows(rows, more) => (rows, more),
+        let (rows, extent) = match sight {
+            Sight::Rows(rows, extent) => (rows, extent),
             Sight::Batch(batch) => {
                 let (from, goes) = (batch.from, batch.goes(&one));
+                if several > 1 {
+                    at.wary = WARY;
+                }
                 if !goes || batches.send(ahead(Found::Batch(batch), from, asked)).await.is_err() {
                     at.start_again(from);
                 }
@@ -363,7 +371,7 @@ async fn read_beside(
         let (count, mut rows) = (rows.len(), rows.into_iter());
         while rows.len() > 0 {
             let batch: Vec<PgRow> = rows.by_ref().take(one.limit).collect();
-            let (more, store) = (more || rows.len() > 0, Weak::clone(&store));
+            let (more, store) = (extent.more || rows.len() > 0, Weak::clone(&store));
             let task = tokio::spawn(async move {
                 store.upgrade().and_then(|inner| inner.decoded(&batch, reign.0, more))
             });
@@ -372,10 +380,11 @@ async fn read_beside(
                 return at;
             }
         }
-        several = if asked.elapsed() < SOON { (several * 2).min(MOST) } else { 1 };
+        at.wary = at.wary.saturating_sub(1);
+        several = if at.wary == 0 && asked.elapsed() < SOON { (several * 2).min(MOST) } else { 1 };
         asked = Instant::now();
         // From the start on, a read would find again what is not yet known to be in flight.
-        if count < limit || at.cursor.next(asked).1 {
+        if count < limit || extent.bytes > small || at.cursor.next(asked).1 {
             return at;
         }
     }

@@ -100,9 +100,18 @@ struct Begun {
 /// What a look brought.
 #[derive(Debug)]
 pub(super) enum Sight {
-    /// All of them can go, and there is nothing about them that somebody would have to see to first. And whether there may be more.
-    Rows(Vec<PgRow>, bool),
+    /// All of them can go, and there is nothing about them that somebody would have to see to first.
+    Rows(Vec<PgRow>, Extent),
     Batch(Batch),
+}
+
+/// How much rows are, and where they end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) bytes: usize,
+    /// Whether there may be more behind them.
+    pub(super) more: bool,
+    last: Key,
 }
 
 impl Inner {
@@ -139,11 +148,11 @@ impl Inner {
     ) -> Result<Sight, StoreError> {
         let (query, begun) = self.statement(cursor, reign, (request, asked));
         let rows = within(OPERATION_LIMIT, query.fetch_all(&mut *connection)).await?;
-        if let Some(last) = last_if_all_go(&rows, begun.share).map_err(classify)? {
+        if let Some(extent) = extent_if_all_go(&rows, begun.share).map_err(classify)? {
             let full = rows.len() >= request.limit;
-            cursor.read(begun.from_start, begun.asked, Some(last), !full);
+            cursor.read(begun.from_start, begun.asked, Some(extent.last), !full);
             let more = full || (!begun.from_start && cursor.next(Instant::now()).1);
-            return Ok(Sight::Rows(rows, more));
+            return Ok(Sight::Rows(rows, Extent { more, ..extent }));
         }
         let view = self.view(&rows, reign.epoch, (begun.share, request.max_bytes))?;
         self.seen(cursor, connection, reign, request, (begun, view)).await.map(Sight::Batch)
@@ -241,20 +250,24 @@ fn gate(row: &PgRow) -> Result<(bool, bool), sqlx::Error> {
     Ok((row.try_get::<Option<_>, _>(0)?.unwrap_or(false), row.try_get::<Option<_>, _>(1)?.unwrap_or(true)))
 }
 
-/// Where an answer ends, if each row of it can go as it is.
-fn last_if_all_go(rows: &[PgRow], share: usize) -> Result<Option<Key>, sqlx::Error> {
+/// How much an answer is, if each row of it can go as it is.
+fn extent_if_all_go(rows: &[PgRow], share: usize) -> Result<Option<Extent>, sqlx::Error> {
     let Some(last) = rows.last() else { return Ok(None) };
     if gate(last)? != (false, true) {
         return Ok(None);
     }
+    let mut bytes = 0;
     for row in rows {
-        let bytes: Option<i64> = row.try_get_unchecked(4)?;
-        if bytes.is_none_or(|bytes| usize::try_from(bytes).is_ok_and(|bytes| bytes > share)) {
+        let stored: Option<i64> = row.try_get_unchecked(4)?;
+        let Some(stored) =
+            stored.and_then(|stored| usize::try_from(stored).ok()).filter(|stored| *stored <= share)
+        else {
             return Ok(None);
-        }
+        };
+        bytes += stored;
     }
     let at: Micros = last.try_get_unchecked(EVENT + DUE)?;
-    Ok(Some((at.time(), last.try_get_unchecked(EVENT + 4)?)))
+    Ok(Some(Extent { bytes, more: false, last: (at.time(), last.try_get_unchecked(EVENT + 4)?) }))
 }
 
 /// Reads the payloads that were too large to come along.

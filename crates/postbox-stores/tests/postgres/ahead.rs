@@ -6,7 +6,7 @@ use std::sync::Arc;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing, Verdict};
 use postbox_core::{EventId, Store as _};
 use postbox_stores::postgres::{PgStore, connect_options};
-use postbox_testkit::suite::{PATIENCE, Subject as _, TOPIC, claim, enqueue, events, request};
+use postbox_testkit::suite::{PATIENCE, Subject as _, TOPIC, claim, enqueue, event, events, request};
 use postbox_testkit::{Proxy, eventually};
 
 use crate::common::settle_all;
@@ -72,6 +72,38 @@ async fn what_is_read_far_ahead_comes_in_order_and_once() {
     }
     assert_eq!(found, all);
     assert_eq!(ids(&claim(&store, 2).await), []);
+}
+
+/// Among small payloads some are larger than the share of one that is read far ahead, or than that of any: all come, with what they
+/// carry, and in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_payloads_among_small_ones_come_in_their_turn() {
+    let table = Table::new(Shape::Migrated).await;
+    let text = |n: usize| {
+        "x".repeat(if n % 23 == 22 {
+            40_000
+        } else if n % 11 == 10 {
+            5_000
+        } else {
+            10
+        })
+    };
+    let records = (0..120).map(|n| event(TOPIC, n).json(&text(n)).build().unwrap()).collect();
+    let all = enqueue(&table, records).await;
+    let store = table.store(true);
+    let tight = ClaimRequest { max_bytes: 64 << 10, ..request(ClaimMode::Waiting, 2) };
+    let mut found = Vec::new();
+    eventually("all of them", PATIENCE, async || {
+        let claimed = store.claim(tight.clone()).await.unwrap();
+        for row in &claimed.rows {
+            assert_eq!(row.delivery.payload.len(), text(found.len()).len() + 2, "{}", found.len());
+            found.push(row.delivery.meta.event_id);
+        }
+        store.settle(settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        found.len() >= all.len()
+    })
+    .await;
+    assert_eq!(found, all);
 }
 
 /// Other claims than the reader expects: what it has read is read again, and nothing comes twice or is passed by.
