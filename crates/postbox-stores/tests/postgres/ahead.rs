@@ -175,7 +175,8 @@ async fn what_is_ahead_does_not_outlive_a_reign() {
     let table = Table::new(Shape::Migrated).await;
     let all = enqueue(&table, events(6)).await;
     let old = table.store(true);
-    assert_eq!(ids(&claim(&old, 2).await), all[..2]);
+    let first = claim(&old, 2).await;
+    assert_eq!(ids(&first), all[..2]);
     table.db.psql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())");
     let new = table.store(true);
     let mut claimed = Claim::default();
@@ -187,6 +188,9 @@ async fn what_is_ahead_does_not_outlive_a_reign() {
     assert_eq!(ids(&claimed), all[2..], "what the old one had in flight is suspect");
     new.settle(settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
     new.close().await;
+    // Its dispatches end: until then these rows are in flight here, whoever leads.
+    let settled = old.settle(settle_all(&first, &Verdict::Delivered), 0).await.unwrap();
+    assert_eq!(settled.lost.len(), 2, "they are another's by now");
     let mut again = Vec::new();
     eventually("the old one to lead", PATIENCE, async || {
         let claimed = old.claim(request(ClaimMode::Waiting, 2)).await.unwrap_or_default();
