@@ -141,7 +141,6 @@ impl Inner {
         let Some(opened) = self.opened.get() else { return };
         let (led, shared) = {
             let mut state = self.state.lock().await;
-            state.stop_reading().await;
             (state.lead.take().is_some(), state.shown.take().is_some())
         };
         if opened.layout == Layout::Bare || !(led || shared) {

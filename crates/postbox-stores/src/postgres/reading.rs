@@ -298,7 +298,7 @@ impl Inner {
         }
         let connection = &mut link.connection;
         let found = match &reign.opened.ordered {
-            None => self.look_on(&mut at.cursor, connection, reign, (request, asked)).await,
+            None => self.look_on(&mut at.cursor, connection, reign, request, asked).await,
             Some(ordered) => {
                 self.read_in_order(at, connection, reign, ordered, request).await.map(Sight::Batch)
             }
@@ -355,8 +355,8 @@ async fn read_beside(
         // What cannot be read is for the next claim to find out.
         let Ok(Some(sight)) = inner.read_ahead(&mut at, reign, &request, asked).await else { return at };
         drop(inner);
-        let (rows, extent) = match sight {
-            Sight::Rows(rows, extent) => (rows, extent),
+        let (rows, bytes, is_more) = match sight {
+            Sight::Rows { rows, bytes, more } => (rows, bytes, more),
             Sight::Batch(batch) => {
                 let (from, goes) = (batch.from, batch.goes(&one));
                 if several > 1 {
@@ -371,7 +371,7 @@ async fn read_beside(
         let (count, mut rows) = (rows.len(), rows.into_iter());
         while rows.len() > 0 {
             let batch: Vec<PgRow> = rows.by_ref().take(one.limit).collect();
-            let (more, store) = (extent.more || rows.len() > 0, Weak::clone(&store));
+            let (more, store) = (is_more || rows.len() > 0, Weak::clone(&store));
             let task = tokio::spawn(async move {
                 store.upgrade().and_then(|inner| inner.decoded(&batch, reign.0, more))
             });
@@ -384,7 +384,7 @@ async fn read_beside(
         several = if at.wary == 0 && asked.elapsed() < SOON { (several * 2).min(MOST) } else { 1 };
         asked = Instant::now();
         // From the start on, a read would find again what is not yet known to be in flight.
-        if count < limit || extent.bytes > small || at.cursor.next(asked).1 {
+        if count < limit || bytes > small || at.cursor.next(asked).1 {
             return at;
         }
     }

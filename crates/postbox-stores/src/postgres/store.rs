@@ -356,6 +356,8 @@ impl Store for PgStore {
 
     async fn close(&self) {
         self.0.resign().await;
+        // After that: nobody else has to wait for what is being read.
+        self.0.state.lock().await.stop_reading().await;
         self.0.claims.close().await;
         self.0.settles.close().await;
         self.0.beside.close().await;

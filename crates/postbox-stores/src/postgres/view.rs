@@ -101,17 +101,13 @@ struct Begun {
 #[derive(Debug)]
 pub(super) enum Sight {
     /// All of them can go, and there is nothing about them that somebody would have to see to first.
-    Rows(Vec<PgRow>, Extent),
+    Rows {
+        rows: Vec<PgRow>,
+        bytes: usize,
+        /// Whether there may be more behind them.
+        more: bool,
+    },
     Batch(Batch),
-}
-
-/// How much rows are, and where they end.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
-    pub(super) bytes: usize,
-    /// Whether there may be more behind them.
-    pub(super) more: bool,
-    last: Key,
 }
 
 impl Inner {
@@ -123,7 +119,7 @@ impl Inner {
         reign: Reign<'_>,
         request: &ClaimRequest,
     ) -> Result<Batch, StoreError> {
-        let (query, begun) = self.statement(cursor, reign, (request, Instant::now()));
+        let (query, begun) = self.statement(cursor, reign, request, Instant::now());
         let token = owner::token(reign.epoch);
         let mut view = View::default();
         let read = async {
@@ -144,15 +140,16 @@ impl Inner {
         cursor: &mut Cursor,
         connection: &mut PgConnection,
         reign: Reign<'_>,
-        (request, asked): (&ClaimRequest, Instant),
+        request: &ClaimRequest,
+        asked: Instant,
     ) -> Result<Sight, StoreError> {
-        let (query, begun) = self.statement(cursor, reign, (request, asked));
+        let (query, begun) = self.statement(cursor, reign, request, asked);
         let rows = within(OPERATION_LIMIT, query.fetch_all(&mut *connection)).await?;
-        if let Some(extent) = extent_if_all_go(&rows, begun.share).map_err(classify)? {
+        if let Some((bytes, last)) = extent_if_all_go(&rows, begun.share).map_err(classify)? {
             let full = rows.len() >= request.limit;
-            cursor.read(begun.from_start, begun.asked, Some(extent.last), !full);
+            cursor.read(begun.from_start, begun.asked, Some(last), !full);
             let more = full || (!begun.from_start && cursor.next(Instant::now()).1);
-            return Ok(Sight::Rows(rows, Extent { more, ..extent }));
+            return Ok(Sight::Rows { rows, bytes, more });
         }
         let view = self.view(&rows, reign.epoch, (begun.share, request.max_bytes))?;
         self.seen(cursor, connection, reign, request, (begun, view)).await.map(Sight::Batch)
@@ -180,7 +177,8 @@ impl Inner {
         &'q self,
         cursor: &Cursor,
         Reign { opened, own, .. }: Reign<'q>,
-        (request, asked): (&'q ClaimRequest, Instant),
+        request: &'q ClaimRequest,
+        asked: Instant,
     ) -> (Query<'q, Postgres, PgArguments>, Begun) {
         let ((from_at, from_sequence), from_start) = match request.mode {
             ClaimMode::Waiting => cursor.next(asked),
@@ -250,8 +248,8 @@ fn gate(row: &PgRow) -> Result<(bool, bool), sqlx::Error> {
     Ok((row.try_get::<Option<_>, _>(0)?.unwrap_or(false), row.try_get::<Option<_>, _>(1)?.unwrap_or(true)))
 }
 
-/// How much an answer is, if each row of it can go as it is.
-fn extent_if_all_go(rows: &[PgRow], share: usize) -> Result<Option<Extent>, sqlx::Error> {
+/// How many bytes an answer has and where it ends, if each row of it can go as it is.
+fn extent_if_all_go(rows: &[PgRow], share: usize) -> Result<Option<(usize, Key)>, sqlx::Error> {
     let Some(last) = rows.last() else { return Ok(None) };
     if gate(last)? != (false, true) {
         return Ok(None);
@@ -267,7 +265,7 @@ fn extent_if_all_go(rows: &[PgRow], share: usize) -> Result<Option<Extent>, sqlx
         bytes += stored;
     }
     let at: Micros = last.try_get_unchecked(EVENT + DUE)?;
-    Ok(Some(Extent { bytes, more: false, last: (at.time(), last.try_get_unchecked(EVENT + 4)?) }))
+    Ok(Some((bytes, (at.time(), last.try_get_unchecked(EVENT + 4)?))))
 }
 
 /// Reads the payloads that were too large to come along.

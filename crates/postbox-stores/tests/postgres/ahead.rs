@@ -27,6 +27,13 @@ async fn rest(store: &PgStore, wanted: usize) -> Vec<EventId> {
     found
 }
 
+/// Claims two and settles them at once; answers which.
+async fn deliver(store: &PgStore) -> Vec<EventId> {
+    let claimed = claim(store, 2).await;
+    store.settle(settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+    ids(&claimed)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_that_is_ahead_passes_a_pause() {
     let table = Table::new(Shape::Migrated).await;
@@ -137,21 +144,44 @@ async fn what_was_moved_behind_the_reader_does_not_come_twice() {
     let store = table.store(true);
     let mut found = Vec::new();
     for _ in 0..3 {
-        let claimed = claim(&store, 2).await;
-        found.extend(ids(&claimed));
-        store.settle(settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        found.extend(deliver(&store).await);
     }
     table.db.psql(&format!("UPDATE {} SET available_at = now() WHERE published_at IS NULL", table.name));
     eventually("all of them", PATIENCE, async || {
-        let claimed = claim(&store, 2).await;
-        found.extend(ids(&claimed));
-        store.settle(settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        found.extend(deliver(&store).await);
         found.len() >= all.len()
     })
     .await;
     found.sort_unstable();
     assert_eq!(found, all);
     assert_eq!(ids(&claim(&store, 2).await), []);
+}
+
+/// Connections end at any moment, also while the reader waits for an answer or holds some: what it has is read again, and what was handed
+/// over is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_loses_its_connection_loses_nothing() {
+    let table = Table::new(Shape::Migrated).await;
+    let proxy = Proxy::start(table.db.addr());
+    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
+    let all = enqueue(&table, events(120)).await;
+    let store = PgStore::builder(options, table.name.clone()).build();
+    let (mut found, mut claims) = (Vec::new(), 0);
+    eventually("all of them", PATIENCE, async || {
+        claims += 1;
+        if claims % 7 == 0 {
+            proxy.cut();
+            proxy.pass();
+        }
+        if let Ok(claimed) = store.claim(request(ClaimMode::Waiting, 2)).await {
+            found.extend(ids(&claimed));
+        }
+        found.len() >= all.len()
+    })
+    .await;
+    assert!(proxy.accepted() > 10, "it connected {} times", proxy.accepted());
+    found.sort_unstable();
+    assert_eq!(found, all);
 }
 
 /// A relay that is simply dropped leaves nobody behind who waits for its batches to be taken.

@@ -100,7 +100,9 @@ async fn a_stop_during_a_claim_strands_no_rows() {
         let relay = run(store, sink.clone(), Settings { drain_timeout: Duration::ZERO, ..quick() });
         eventually("some to arrive", SOON, async || sink.arrived().len() >= 20).await;
         proxy.delay(Duration::from_millis(20));
-        tokio::time::sleep(Duration::from_millis(30)).await;
+        // Claims follow each other, and take long from now on: when this one has come, the next is under way.
+        let before = sink.arrived().len();
+        eventually("a slow claim", SOON, async || sink.arrived().len() > before).await;
         relay.shutdown().await.unwrap();
         proxy.pass();
         // Nobody unlocks what the stop has left: either it goes back now, or it stays.
@@ -196,7 +198,8 @@ async fn a_stop_with_a_silent_database_is_not_endless() {
     let relay = run(PgStore::builder(options, table.name.clone()).build(), sink.clone(), settings);
     eventually("some to arrive", SOON, async || sink.arrived().len() >= 20).await;
     proxy.blackhole();
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let before = sink.arrived().len();
+    eventually("one whose settle gets no answer", SOON, async || sink.arrived().len() > before).await;
     let started = Instant::now();
     relay.shutdown().await.unwrap();
     let took = started.elapsed();
