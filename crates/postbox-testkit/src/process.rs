@@ -153,6 +153,16 @@ impl Program {
         status
     }
 
+    /// Asks it to end in good order and waits until it has; panics with its output unless it ended well.
+    ///
+    /// A program can only be asked once it listens for signals: wait for a line that it writes after that.
+    #[track_caller]
+    pub fn stop(&mut self, limit: Duration) {
+        self.sigterm();
+        let status = self.wait(limit);
+        assert!(status.success(), "{} ended with {status}; it wrote:\n{}", self.name, show(&self.output.lines()));
+    }
+
     /// Waits for the end of the streams; a child of the program's may hold them open, hence the deadline.
     fn drain(&mut self, deadline: Instant) {
         let mut lines = self.output.lines();
