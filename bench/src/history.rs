@@ -1,6 +1,7 @@
 //! Drain with each history: how fast a backlog is delivered to nowhere and then kept, moved or deleted, and how much the
 //! server writes for it, by `postbox relay` and by the same thing by hand.
 
+use std::fmt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,10 @@ const KEEP: &str =
     "UPDATE bench_outbox t SET published_at = now(), attempts = t.attempts + 1, last_error = NULL
     FROM unnest($1::uuid[]) AS s (id) WHERE t.id = s.id AND t.published_at IS NULL";
 
+/// What makes a read safe to hand on: which rows are in flight is written before they go, and an owner who was replaced settles
+/// nothing. It goes with the settle of the batch before, which saves a statement.
+const OWNER: &str = "UPDATE bench_owner SET in_flight = $2::bigint[] WHERE epoch = 1 RETURNING 1";
+
 const NONE: &str = "DELETE FROM bench_outbox t USING unnest($1::uuid[]) AS s (id)
     WHERE t.id = s.id AND t.published_at IS NULL";
 
@@ -35,6 +40,7 @@ const SESSION: &str = "SET plan_cache_mode = force_generic_plan; SET jit = off; 
 const CLOSELY: Duration = Duration::from_millis(3);
 
 /// What one drain did.
+#[derive(Clone, Copy)]
 struct Drained {
     /// Events per second.
     rate: f64,
@@ -42,35 +48,51 @@ struct Drained {
     wal: f64,
 }
 
-/// Alternates the two, prints each run, then the medians and their ratio.
+impl fmt::Display for Drained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:>7.0}/s {:>4.0} B of WAL", self.rate, self.wal)
+    }
+}
+
+/// By hand, in two ways.
+#[derive(Clone, Copy)]
+enum ByHand {
+    /// Read and settled, and nothing more: a crash would leave no trace of what was in flight.
+    Bare,
+    /// The strategy whole: what is in flight is written down, and every settle is fenced.
+    Owned,
+}
+
+/// Alternates the three, prints each run, then the medians and their ratio.
 pub(crate) async fn run(history: &str, events: usize, rounds: usize, batch: usize) {
     assert!(["keep", "move", "none"].contains(&history), "--history keep, move or none");
     let bench = Bench::new(events, batch).await;
     println!(
         "drain of {events} events, history {history}, owned, 300-byte payloads, batch {batch}, {rounds} rounds"
     );
-    let (mut bare, mut relay, mut memory) = (Vec::new(), Vec::new(), 0);
-    let (mut bare_wal, mut relay_wal) = (Vec::new(), Vec::new());
+    let (mut bare, mut owned, mut relay, mut memory) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for round in 1..=rounds {
-        let (by_hand, ()) = drained(&bench, history, by_hand(&bench, history)).await;
+        bare.push(drained(&bench, history, by_hand(&bench, history, ByHand::Bare)).await.0);
+        owned.push(drained(&bench, history, by_hand(&bench, history, ByHand::Owned)).await.0);
         let (by_relay, peak) = drained(&bench, history, by_relay(&bench, history)).await;
+        relay.push(by_relay);
         memory = memory.max(peak);
+        let [bare, owned, relay] = [&bare, &owned, &relay].map(|runs| runs[round - 1]);
         println!(
-            "round {round}: bare SQL {:>8.0}/s {:>6.0} B of WAL per event   postbox relay {:>8.0}/s {:>6.0} B   peak {peak} KiB",
-            by_hand.rate, by_hand.wal, by_relay.rate, by_relay.wal
+            "round {round}: bare SQL {bare}   with owner {owned}   postbox relay {relay}   peak {peak} KiB"
         );
-        bare.push(by_hand.rate);
-        bare_wal.push(by_hand.wal);
-        relay.push(by_relay.rate);
-        relay_wal.push(by_relay.wal);
     }
-    let (bare, relay) = (median(&mut bare), median(&mut relay));
+    let [bare, owned, relay] = [&bare, &owned, &relay].map(|runs| Drained {
+        rate: median(&mut runs.iter().map(|run| run.rate).collect::<Vec<_>>()),
+        wal: median(&mut runs.iter().map(|run| run.wal).collect::<Vec<_>>()),
+    });
     println!(
-        "median: bare SQL {bare:.0}/s, {:.0} B of WAL per event; postbox relay {relay:.0}/s, {:.0} B; ratio {:.2}, peak memory \
-         {memory} KiB",
-        median(&mut bare_wal),
-        median(&mut relay_wal),
-        relay / bare
+        "median: bare SQL {bare}   with owner {owned}   postbox relay {relay}\n\
+         ratio to bare SQL {:.2}, to bare SQL with owner {:.2}; WAL {:.2} and {:.2}; peak memory {memory} KiB",
+        relay.rate / bare.rate,
+        relay.rate / owned.rate,
+        relay.wal / bare.wal,
+        relay.wal / owned.wal,
     );
 }
 
@@ -156,22 +178,12 @@ async fn connect(options: &PgConnectOptions) -> PgConnection {
 }
 
 /// Reads by key set on one connection, settles on another, overlapped.
-async fn by_hand(bench: &Bench, history: &str) {
+async fn by_hand(bench: &Bench, history: &str, how: ByHand) {
     let options = bench.pool.connect_options();
-    let (mut reads, mut settles) = (connect(&options).await, connect(&options).await);
-    let settle = match history {
-        "keep" => KEEP.to_owned(),
-        "none" => NONE.to_owned(),
-        _ => move_sql(bench).await,
-    };
-    let (sender, mut receiver) = mpsc::channel::<Vec<Uuid>>(2);
-    let settler = tokio::spawn(async move {
-        while let Some(mut ids) = receiver.recv().await {
-            ids.sort_unstable();
-            let settle = sqlx::query(AssertSqlSafe(settle.as_str())).bind(ids).execute(&mut settles);
-            settle.await.expect("a settle");
-        }
-    });
+    let (mut reads, settles) = (connect(&options).await, connect(&options).await);
+    let settle = settle_sql(bench, history, how).await;
+    let (sender, receiver) = mpsc::channel(2);
+    let settler = tokio::spawn(settle_all(settles, settle, how, receiver));
     let limit = i64::try_from(bench.batch).expect("a batch size");
     // All rows of the backlog are available since the same moment.
     let start = "SELECT coalesce(min(available_at), now()) FROM bench_outbox";
@@ -187,14 +199,58 @@ async fn by_hand(bench: &Bench, history: &str) {
             let (_, _): (&str, &str) = (row.get(2), row.get(4));
             row.get(0)
         });
-        sender.send(ids.collect()).await.expect("the settler");
+        let bounds = vec![rows[0].get(5), behind];
+        sender.send(Batch { ids: ids.collect(), bounds }).await.expect("the settler");
     }
     drop(sender);
     settler.await.expect("the settler");
 }
 
+/// Rows that were read, and between which sequences they lie.
+struct Batch {
+    ids: Vec<Uuid>,
+    bounds: Vec<i64>,
+}
+
+/// Settles batch after batch. With an owner each settle writes down the next batch, which goes only after that.
+async fn settle_all(mut settles: PgConnection, sql: String, how: ByHand, mut read: mpsc::Receiver<Batch>) {
+    let mut next = read.recv().await;
+    while let Some(Batch { mut ids, .. }) = next {
+        ids.sort_unstable();
+        let settle = sqlx::query(AssertSqlSafe(sql.as_str())).bind(ids);
+        if matches!(how, ByHand::Owned) {
+            next = read.recv().await;
+            let in_flight = next.as_ref().map_or(Vec::new(), |batch| batch.bounds.clone());
+            settle.bind(in_flight).execute(&mut settles).await.expect("a settle");
+        } else {
+            settle.execute(&mut settles).await.expect("a settle");
+            next = read.recv().await;
+        }
+    }
+}
+
+async fn settle_sql(bench: &Bench, history: &str, how: ByHand) -> String {
+    let mut owner = String::new();
+    let mut fence = "";
+    if matches!(how, ByHand::Owned) {
+        let table = "DROP TABLE IF EXISTS bench_owner; CREATE TABLE bench_owner (epoch bigint PRIMARY KEY, in_flight bigint[]);
+            INSERT INTO bench_owner VALUES (1)";
+        sqlx::raw_sql(table).execute(&bench.pool).await.expect("an owner");
+        owner = format!("WITH owner AS ({OWNER})");
+        fence = "AND EXISTS (SELECT 1 FROM owner)";
+    }
+    match history {
+        "keep" => format!("{owner} {KEEP} {fence}"),
+        "none" => format!("{owner} {NONE} {fence}"),
+        _ => {
+            let with = if owner.is_empty() { "WITH".to_owned() } else { owner + "," };
+            format!("{with} gone AS ({NONE} {fence} RETURNING t.*) {}", arrive_sql(bench).await)
+        }
+    }
+}
+
 /// The move by hand: the table's columns by their names.
-async fn move_sql(bench: &Bench) -> String {
+async fn arrive_sql(bench: &Bench) -> String {
     let columns: Vec<String> = sqlx::query_scalar(
         "SELECT attname::text FROM pg_attribute WHERE attrelid = 'bench_outbox'::regclass AND attnum > 0 AND NOT attisdropped
          ORDER BY attnum",
@@ -210,7 +266,7 @@ async fn move_sql(bench: &Bench) -> String {
     };
     let values: Vec<String> = columns.iter().map(value).collect();
     format!(
-        "WITH gone AS ({NONE} RETURNING t.*) INSERT INTO bench_outbox_history ({}) SELECT {} FROM gone",
+        "INSERT INTO bench_outbox_history ({}) SELECT {} FROM gone",
         columns.join(", "),
         values.join(", ")
     )

@@ -160,7 +160,12 @@ impl Program {
     pub fn stop(&mut self, limit: Duration) {
         self.sigterm();
         let status = self.wait(limit);
-        assert!(status.success(), "{} ended with {status}; it wrote:\n{}", self.name, show(&self.output.lines()));
+        assert!(
+            status.success(),
+            "{} ended with {status}; it wrote:\n{}",
+            self.name,
+            show(&self.output.lines())
+        );
     }
 
     /// Waits for the end of the streams; a child of the program's may hold them open, hence the deadline.
