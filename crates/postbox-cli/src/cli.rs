@@ -202,7 +202,7 @@ fn migrate() -> Command {
             "Gives roles what they need and no more: writer=app,relay=postbox,viewer=ops; handler=app for the hot path",
         )
     };
-    let ordered = || {
+    let extras = || {
         let writers = switch(
             "ordered",
             "Makes sequence the order of commits within an aggregate, by a trigger: its writers wait for each other. Adds the indexes for ordering = aggregate; a table keeps both",
@@ -211,7 +211,11 @@ fn migrate() -> Command {
             "order-index",
             "Adds these indexes alone, for writers that lock their aggregates themselves",
         );
-        [writers, index.conflicts_with("ordered")]
+        let wake = switch(
+            "wake-trigger",
+            "Lets also a plain INSERT wake a relay that sleeps, by a trigger; a table keeps it. postbox_enqueue and the library do so by themselves; SQLite needs none",
+        );
+        [writers, index.conflicts_with("ordered"), wake]
     };
     let up = Command::new("up")
         .about("Makes a table, upgrades it in place, or finishes what was interrupted; repeat it as you like")
@@ -221,7 +225,7 @@ fn migrate() -> Command {
         )
         .args(args_for(&["database_url", "direct_url", "relay.tables", "relay.history"]))
         .arg(grants())
-        .args(ordered())
+        .args(extras())
         .arg(switch("dry-run", "Shows the plan and changes nothing"));
     let down = Command::new("down")
         .about("Removes a table and its history; refuses while it holds events that were not published")
@@ -243,7 +247,7 @@ fn migrate() -> Command {
             .value_parser(PossibleValuesParser::new(["postgres", "sqlite"])),
         )
         .arg(grants())
-        .args(ordered())
+        .args(extras())
         .arg(
             option("format", "FORMAT", "The kind of file; goose has up and down in one")
                 .value_parser(PossibleValuesParser::new(["sql", "goose"]))

@@ -50,7 +50,7 @@ impl Outbox {
     fn with_layout(name: TableName, layout: Layout) -> Self {
         let telemetry = Telemetry::new("outbox", &name.to_string(), crate::telemetry::DEFAULT_TOPIC_LABELS);
         Self {
-            table: Arc::new(OutboxTable { name, layout, prepared: true }),
+            table: Arc::new(OutboxTable { name, layout, prepared: true, wakes: true }),
             defaults: RecordDefaults::default(),
             telemetry,
             hooks: Hooks::default(),
@@ -69,6 +69,14 @@ impl Outbox {
     #[must_use]
     pub fn unprepared(mut self) -> Self {
         self.table = Arc::new(OutboxTable { prepared: false, ..(*self.table).clone() });
+        self
+    }
+
+    /// Wakes no relay: events are found when one looks again, at its `poll_interval`. For writers that prepare their transactions
+    /// (two-phase commit), which PostgreSQL refuses after a NOTIFY.
+    #[must_use]
+    pub fn quiet(mut self) -> Self {
+        self.table = Arc::new(OutboxTable { wakes: false, ..(*self.table).clone() });
         self
     }
 

@@ -89,6 +89,8 @@ pub struct OutboxTable {
     pub layout: Layout,
     /// Whether a driver may keep statements prepared on the session.
     pub prepared: bool,
+    /// Whether a relay that sleeps hears of a commit, or finds what was written when it looks again.
+    pub wakes: bool,
 }
 
 /// Which columns an outbox table has.

@@ -43,6 +43,8 @@ pub struct Extras {
     pub history: bool,
     /// What delivery in order needs.
     pub ordered: Ordered,
+    /// A trigger by which also a plain INSERT wakes a relay that sleeps. SQLite needs none.
+    pub wake_trigger: bool,
 }
 
 /// What a table has for delivery in order; each has what the one before it has.

@@ -66,7 +66,8 @@ fn extras(call: &Call<'_>) -> Extras {
         (false, true) => Ordered::Index,
         (false, false) => Ordered::AsItIs,
     };
-    Extras { history: call.config.relay.history == History::Move, ordered }
+    let history = call.config.relay.history == History::Move;
+    Extras { history, ordered, wake_trigger: call.on("wake-trigger") }
 }
 
 /// One line before each step, so that a long one can be seen to run.

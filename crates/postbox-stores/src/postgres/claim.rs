@@ -19,6 +19,7 @@ use super::reading::{Batch, Reading};
 use super::row::{self, Found, Reader};
 use super::store::{Inner, Opened};
 use super::strands::Round;
+use super::wake::Wake;
 use crate::cursor::{Cursor, Key, START, just_before};
 
 /// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
@@ -62,9 +63,13 @@ impl Inner {
         self.max_attempts.store(request.max_attempts, Ordering::Relaxed);
         let mut state = self.state.lock().await;
         if let Some(claim) = self.claim_ahead(&mut state, opened, &request).await? {
+            if let Some(wake) = &opened.wake {
+                wake.claimed(None, &request, &claim);
+            }
             return Ok(claim);
         }
         state.stop_reading().await;
+        let sleep = opened.wake.as_ref().and_then(Wake::sleeping);
         let mut link = self.claims.take().await?;
         if link.fresh {
             // A new session does not have the old one's lock.
@@ -80,6 +85,9 @@ impl Inner {
                 // Also says so if there is no row to stand by for.
                 let gate = self.look_at_gate(&mut link.connection, opened).await?;
                 link.keep().await?;
+                if let Some(wake) = &opened.wake {
+                    wake.stand_by();
+                }
                 return Ok(Claim { standing: Standing::Standby, ..gate });
             };
             self.renew_lead(lead, &mut link.connection, opened).await?;
@@ -122,6 +130,9 @@ impl Inner {
         state.lost_tokens.clear();
         if !handed_over {
             batch = self.hand_over(&mut state, None, opened, &request, batch).await?;
+        }
+        if let Some(wake) = &opened.wake {
+            wake.claimed(sleep, &request, &batch.claim);
         }
         Ok(batch.claim)
     }

@@ -70,6 +70,11 @@ impl Link {
         }
     }
 
+    /// Where it connects to.
+    pub(super) fn options(&self) -> &PgConnectOptions {
+        &self.options
+    }
+
     /// Whether a transaction pooler stands between: two clients share one server process, or one client has several
     /// (hazard 6). Looked at before anything is set, since what is set on a shared session would hit others.
     pub(super) async fn is_pooled(&self) -> Result<bool, StoreError> {

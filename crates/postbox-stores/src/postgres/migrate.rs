@@ -22,7 +22,7 @@ pub use print::{
 
 use postbox_core::TableName;
 
-use super::order;
+use super::{order, wake};
 use crate::table::Template;
 
 /// The indexes of a table: the end of the name, the columns, and what the predicate must hold.
@@ -58,6 +58,8 @@ fn names(table: &TableName) -> Template {
         .with("status_view", table.quoted_sibling(&format!("{}_status", table.table()), '"'))
         .with("enqueue", table.quoted_sibling("postbox_enqueue", '"'))
         .with("ordered", table.quoted_sibling(order::TRIGGER, '"'))
+        .with("wake", table.quoted_sibling(wake::TRIGGER, '"'))
+        .with("wake_lock", wake::LOCK.to_string())
         .with("new_lock", order::writers_lock("NEW.", "TG_RELID"))
         .with("key", key)
 }

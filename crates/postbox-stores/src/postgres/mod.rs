@@ -35,6 +35,7 @@ mod strategy;
 mod transaction;
 mod tx;
 mod view;
+mod wake;
 mod walk;
 mod window;
 

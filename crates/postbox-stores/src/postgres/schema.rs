@@ -55,6 +55,8 @@ const LATER: [&str; 1] = ["redrives"];
 pub(super) struct TableShape {
     /// Its name with its schema.
     pub(super) name: TableName,
+    /// Its number, by which the server and locks know it.
+    pub(super) oid: u32,
     /// Its columns and their types.
     pub(super) columns: BTreeMap<String, String>,
     /// Whether `postbox_relay` and `postbox_audit` stand beside it.
@@ -90,6 +92,7 @@ impl TableShape {
         let columns = columns.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
         Ok(Some(Self {
             name: table.clone().or_schema(&schema),
+            oid: oid.0,
             columns: columns.collect::<Result<_, sqlx::Error>>()?,
             system_tables: found.try_get(2)?,
         }))

@@ -25,11 +25,13 @@ use super::owner::Window;
 use super::schema::TableShape;
 use super::statements::Statements;
 use super::strategy::{LEADER_TTL, Strategy};
+use super::wake::Wake;
 
 /// An outbox table in PostgreSQL, for one relay.
 ///
-/// It holds two connections of its own: claims (with the session lock) and settles overlap. Where dead events go to a route or
-/// are tried again, that has a third, so that nothing that lives waits for it.
+/// It holds connections of its own: claims (with the session lock) and settles overlap, an owner writes down what is in flight, and
+/// one listens for commits while there is nothing to do. Where dead events go to a route or are tried again, that has another, so
+/// that nothing that lives waits for it.
 #[derive(Debug, Clone)]
 pub struct PgStore(pub(super) Arc<Inner>);
 
@@ -77,6 +79,8 @@ pub(super) struct Opened {
     pub(super) key: String,
     /// The advisory lock of the active relay.
     pub(super) lock: i64,
+    /// How it waits; none behind a pooler, where no session listens.
+    pub(super) wake: Option<Wake>,
 }
 
 impl Opened {
@@ -278,8 +282,9 @@ impl Inner {
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
         let owns = self.strategy.owns(&key, layout, self.single_active)?;
-        let opened =
-            Opened { statements: Statements::new(&shape, &sent), layout, ordered, owns, pooled, key, lock };
+        let wake = (!pooled).then(|| Wake::new(self.claims.options().clone(), shape.oid));
+        let statements = Statements::new(&shape, &sent);
+        let opened = Opened { statements, layout, ordered, owns, pooled, key, lock, wake };
         if layout == Layout::Full {
             let mut link = self.settles.take().await?;
             self.check_others(&mut link.connection, &opened).await?;
@@ -346,11 +351,15 @@ impl Store for PgStore {
     }
 
     async fn wait(&self, at_most: Duration) {
-        match self.0.order {
-            Order::None => tokio::time::sleep(at_most).await,
-            Order::Aggregate(_) => {
-                let _ = tokio::time::timeout(at_most, self.0.settled.notified()).await;
+        let rest = async {
+            match self.0.opened.get().and_then(|opened| opened.wake.as_ref()) {
+                Some(wake) => wake.wait(at_most).await,
+                None => tokio::time::sleep(at_most).await,
             }
+        };
+        tokio::select! {
+            () = rest => {}
+            () = self.0.settled.notified(), if self.0.order != Order::None => {}
         }
     }
 
@@ -362,6 +371,9 @@ impl Store for PgStore {
         self.0.settles.close().await;
         self.0.beside.close().await;
         self.0.journals.close().await;
+        if let Some(wake) = self.0.opened.get().and_then(|opened| opened.wake.as_ref()) {
+            wake.close().await;
+        }
     }
 }
 

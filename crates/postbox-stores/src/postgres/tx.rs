@@ -11,7 +11,7 @@ use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
-use super::order;
+use super::{order, wake};
 use crate::table::Template;
 
 /// Most rows per statement, and most bytes: beyond, a statement only costs memory on both sides.
@@ -86,7 +86,9 @@ async fn insert_chunk(
 ) -> Result<(), sqlx::Error> {
     let Insertion { table, records, .. } = insertion;
     let (birth, locks) = (insertion.birth.is_some(), !aggregates.is_empty());
-    let sql = insert_sql(table, birth, locks);
+    // What is born leased is on its way already.
+    let rings = table.wakes && !records.iter().enumerate().all(|(place, _)| insertion.is_leased(place));
+    let sql = insert_sql(table, birth, locks, rings);
     // An id may stand twice in one chunk: the first is written, the others are its duplicates.
     let mut missing: Vec<(&Record, bool)> =
         records.iter().enumerate().map(|(place, record)| (record, insertion.is_leased(place))).collect();
@@ -151,13 +153,15 @@ async fn find(
 }
 
 /// With `birth`, rows can be born leased: by the clock, since `now()` is when the transaction began (hazard 4). With `locks`, those
-/// of several aggregates are taken before the first row is written, where the table's trigger would take them one by one.
-fn insert_sql(table: &OutboxTable, birth: bool, locks: bool) -> String {
+/// of several aggregates are taken before the first row is written, where the table's trigger would take them one by one. With
+/// `rings`, a relay that sleeps hears of the commit.
+fn insert_sql(table: &OutboxTable, birth: bool, locks: bool, rings: bool) -> String {
     let sql = match table.layout {
         Layout::Full => include_str!("sql/insert.sql"),
         Layout::Bare => include_str!("sql/insert_bare.sql"),
     };
     let part = |text: &'static str| if birth { text } else { "" };
+    let oid = format!("'{}'::regclass::oid", table.name.quoted('"'));
     let lease = ", CASE WHEN leased THEN $20 END, CASE WHEN leased THEN clock_timestamp() END, leased::int";
     let first = if birth { 21 } else { 19 };
     let taken = format!(
@@ -170,7 +174,7 @@ fn insert_sql(table: &OutboxTable, birth: bool, locks: bool) -> String {
     ) AS k
 )
 ",
-        order::writers_lock("a.", &format!("'{}'::regclass::oid", table.name.quoted('"'))),
+        order::writers_lock("a.", &oid),
         first,
         first + 1,
         first + 2,
@@ -185,6 +189,7 @@ fn insert_sql(table: &OutboxTable, birth: bool, locks: bool) -> String {
         .with("birth_argument", part(", $19::bool[]"))
         .with("birth_name", part(", leased"))
         .with("birth_row", part(", id"))
+        .with("ring", if rings { format!(", {}", wake::ring(&oid)) } else { String::new() })
         .fill(sql)
 }
 

@@ -12,6 +12,7 @@ use crate::postgres::error::classify;
 use crate::postgres::history::name_of as history_name;
 use crate::postgres::order;
 use crate::postgres::schema::TableShape;
+use crate::postgres::wake;
 
 /// Finds out what `up` would do.
 ///
@@ -131,6 +132,16 @@ async fn look(connection: &mut PgConnection, table: &TableName, extras: Extras) 
             if missing {
                 steps.push(Step::new(what, template.fill(sql), lock));
             }
+        }
+    }
+    if extras.wake_trigger || found.wake_trigger {
+        let wake = template.fill(include_str!("../migrations/wake.sql"));
+        if !found.wake_function {
+            steps.push(Step::new("+ function postbox_wake", wake, StepLock::None));
+        }
+        if !found.wake_trigger {
+            let trigger = template.fill(include_str!("../migrations/wake_trigger.sql"));
+            steps.push(Step::new("+ trigger postbox_wake", trigger, StepLock::Short));
         }
     }
     Ok(Plan { table, steps })
@@ -258,6 +269,8 @@ struct Catalogue {
     /// The trigger is there, and whether it fires.
     trigger: bool,
     fires: bool,
+    wake_function: bool,
+    wake_trigger: bool,
 }
 
 impl Catalogue {
@@ -292,15 +305,19 @@ impl Catalogue {
                           AND EXISTS (SELECT 1 FROM pg_constraint c WHERE c.conindid = x.indexrelid)),
                 coalesce((SELECT array_to_string(reloptions, ',') LIKE '%fillfactor=85%' FROM pg_class WHERE oid = to_regclass($1)), false),
                 to_regclass($2) IS NOT NULL, to_regclass($3) IS NOT NULL, to_regclass($4) IS NOT NULL,
+                -- One that an earlier version made wakes nobody.
                 EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-                        WHERE n.nspname = $5 AND p.proname = 'postbox_enqueue'),
+                        WHERE n.nspname = $5 AND p.proname = 'postbox_enqueue' AND p.prosrc LIKE '%pg_notify%'),
                 EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($2) AND attname = 'shared_until' AND NOT attisdropped),
                 EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                         WHERE n.nspname = $5 AND p.proname = $6),
                 EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $6),
                 EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $6 AND tgenabled <> 'D'),
                 coalesce(strpos(pg_get_viewdef(to_regclass($4)), $7) > 0, false),
-                coalesce(strpos(pg_get_viewdef(to_regclass($4)), 'win_to') > 0, false)",
+                coalesce(strpos(pg_get_viewdef(to_regclass($4)), 'win_to') > 0, false),
+                EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                        WHERE n.nspname = $5 AND p.proname = $8),
+                EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $8)",
         )
         .bind(table.quoted('"'))
         .bind(table.quoted_sibling("postbox_relay", '"'))
@@ -309,6 +326,7 @@ impl Catalogue {
         .bind(schema)
         .bind(order::TRIGGER)
         .bind(history_name(table))
+        .bind(wake::TRIGGER)
         .persistent(false)
         .fetch_one(&mut *connection)
         .await?;
@@ -333,6 +351,8 @@ impl Catalogue {
             ordered_function: facts.try_get(7)?,
             trigger: facts.try_get(8)?,
             fires: facts.try_get(9)?,
+            wake_function: facts.try_get(12)?,
+            wake_trigger: facts.try_get(13)?,
         })
     }
 

@@ -94,6 +94,10 @@ fn up_statements(table: &TableName, extras: Extras) -> Vec<String> {
             [include_str!("../migrations/ordered.sql"), include_str!("../migrations/ordered_trigger.sql")];
         statements.extend(sql.map(|sql| template.fill(sql)));
     }
+    if extras.wake_trigger {
+        let sql = [include_str!("../migrations/wake.sql"), include_str!("../migrations/wake_trigger.sql")];
+        statements.extend(sql.map(|sql| template.fill(sql)));
+    }
     statements
 }
 

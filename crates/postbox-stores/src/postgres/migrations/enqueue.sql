@@ -63,6 +63,10 @@ BEGIN
         duplicate := enqueued_sequence IS NOT NULL;
         EXIT WHEN duplicate;
     END LOOP;
+    -- Only while a relay sleeps: it has this lock alone then.
+    IF NOT duplicate AND NOT pg_try_advisory_xact_lock_shared({{wake_lock}}, outbox::oid::int) THEN
+        PERFORM pg_notify('postbox_' || outbox::oid, '');
+    END IF;
     enqueued_id := event_id;
     RETURN NEXT;
 END

@@ -14,4 +14,4 @@ FROM unnest(
     occurred_at, schema_id, schema_version, routing_key, metadata, traceparent, tracestate, payload_raw, content_type{{birth_name}}
 )
 {{after_locks}}ON CONFLICT (event_id) DO NOTHING
-RETURNING event_id, sequence{{birth_row}}
+RETURNING event_id, sequence{{birth_row}}{{ring}}

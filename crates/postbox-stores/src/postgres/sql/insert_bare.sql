@@ -4,4 +4,4 @@ SELECT event_id, tenant_id, topic, payload::jsonb, coalesce(available_at, now() 
 FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[], $6::bigint[])
      AS e (event_id, tenant_id, topic, payload, available_at, delay)
 ON CONFLICT (event_id) DO NOTHING
-RETURNING event_id, sequence
+RETURNING event_id, sequence{{ring}}
