@@ -144,19 +144,19 @@ impl Store for MemoryStore {
         Ok(claim)
     }
 
-    async fn settle(&self, settlements: Vec<Settlement>, _: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement], _: usize) -> Result<Settled, StoreError> {
         let now = self.0.clock.now();
         let mut rows = self.0.lock();
         let drain = rows.drain;
         let mut settled = Settled::default();
         for Settlement { lease, verdict, sinks_done, .. } in settlements {
-            let Some(row) = rows.rows.iter_mut().find(|row| row.is(&lease)) else {
+            let Some(row) = rows.rows.iter_mut().find(|row| row.is(lease)) else {
                 settled.lost.push(lease.row);
                 continue;
             };
             row.lock = None;
             // Not tried, only held back by another of its aggregate.
-            let held_back = self.0.order != Order::None && verdict == HELD_BACK;
+            let held_back = self.0.order != Order::None && *verdict == HELD_BACK;
             if !held_back {
                 row.drained_in = drain;
             }
@@ -169,12 +169,12 @@ impl Store for MemoryStore {
             };
             match verdict {
                 Verdict::Delivered => row.state = State::Published,
-                Verdict::Retry { after, .. } => row.available_at = now + after,
+                Verdict::Retry { after, .. } => row.available_at = now + *after,
                 Verdict::Release { after, .. } => {
                     row.attempts -= 1;
                     row.available_at = row.available_at.max(now + after.unwrap_or_default());
                 }
-                Verdict::Dead { reason } => row.state = State::Dead(reason),
+                Verdict::Dead { reason } => row.state = State::Dead(reason.clone()),
             }
             if drain.is_some() && !held_back {
                 rows.tried.push(tried);

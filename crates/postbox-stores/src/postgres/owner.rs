@@ -205,7 +205,7 @@ impl Inner {
         &'q self,
         opened: &'q Opened,
         own: &'q Own,
-        settlements: &'q [Settlement],
+        settlements: &[&'q Settlement],
     ) -> Query<'q, Postgres, PgArguments> {
         let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
         let attempts: Vec<i32> = settlements.iter().map(|s| s.lease.attempts).collect();
@@ -222,7 +222,7 @@ impl Inner {
         connection: &mut PgConnection,
         opened: &Opened,
         own: &Own,
-        settlements: &[Settlement],
+        settlements: &[&Settlement],
     ) -> Result<Vec<Uuid>, StoreError> {
         let Some(Settlement { lease, .. }) = settlements.first() else { return Ok(Vec::new()) };
         let mut rows: Vec<(Uuid, Option<Place>)> = {
@@ -265,9 +265,9 @@ impl Inner {
 }
 
 /// Whether all of these are an owner's, of one reign, and arrived at the same attempt.
-pub(super) fn are_alike(settlements: &[Settlement]) -> bool {
+pub(super) fn are_alike(settlements: &[&Settlement]) -> bool {
     let Some(Settlement { lease: first, .. }) = settlements.first() else { return false };
-    let same = |s: &Settlement| {
+    let same = |s: &&Settlement| {
         s.verdict == Verdict::Delivered
             && s.lease.attempts == first.attempts
             && (Arc::ptr_eq(&s.lease.token, &first.token) || s.lease.token == first.token)

@@ -388,8 +388,8 @@ impl Store for SqliteStore {
         self.0.claim(request).await
     }
 
-    async fn settle(&self, settlements: Vec<Settlement>, _admit: usize) -> Result<Settled, StoreError> {
-        self.0.settle(&settlements).await
+    async fn settle(&self, settlements: &[Settlement], _admit: usize) -> Result<Settled, StoreError> {
+        self.0.settle(settlements).await
     }
 
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
