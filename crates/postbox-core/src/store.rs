@@ -15,6 +15,10 @@ use crate::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements}
 use crate::redact::Summary;
 use crate::topic::Topic;
 
+mod token;
+
+pub use token::Token;
+
 /// One outbox table in one database, as a relay sees it.
 ///
 /// Every change is fenced: a row that another relay took meanwhile is reported as lost and left alone. All times are
@@ -226,7 +230,7 @@ pub struct Lease {
     /// The attempt, counted with this one.
     pub attempts: i32,
     /// The claim's own token.
-    pub token: Arc<str>,
+    pub token: Token,
     /// When it was claimed, by the database's clock: the fence where there is no column for the token.
     pub since: OffsetDateTime,
 }

@@ -102,7 +102,7 @@ impl Hash for HeldKey {
 }
 
 pub(super) fn key(lease: &Lease) -> HeldKey {
-    HeldKey { row: lease.row, claim: crate::hash::of(lease.token.as_bytes()) }
+    HeldKey { row: lease.row, claim: lease.token.hash() }
 }
 
 /// A claim's answer, with when it was asked (leases count from before the question) and what for.

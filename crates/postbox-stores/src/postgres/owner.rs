@@ -5,10 +5,10 @@
 //! that a predecessor left behind, are claimed one by one, by lease.
 
 use std::collections::HashSet;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
 use postbox_core::hash::RowMap;
-use postbox_core::store::{Buried, Claim, Lease, Settlement, Standing, Verdict};
+use postbox_core::store::{Buried, Claim, Lease, Settlement, Standing, Token, Verdict};
 use postbox_core::{Code, EventId, StoreError};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -74,7 +74,7 @@ pub(super) fn is_owned(lease: &Lease) -> bool {
 }
 
 /// The token of an owner's rows.
-pub(super) fn token(epoch: i64) -> Arc<str> {
+pub(super) fn token(epoch: i64) -> Token {
     format!("{OWNED}{epoch}").into()
 }
 
@@ -268,9 +268,7 @@ impl Inner {
 pub(super) fn are_alike(settlements: &[&Settlement]) -> bool {
     let Some(Settlement { lease: first, .. }) = settlements.first() else { return false };
     let same = |s: &&Settlement| {
-        s.verdict == Verdict::Delivered
-            && s.lease.attempts == first.attempts
-            && (Arc::ptr_eq(&s.lease.token, &first.token) || s.lease.token == first.token)
+        s.verdict == Verdict::Delivered && s.lease.attempts == first.attempts && s.lease.token == first.token
     };
     is_owned(first) && settlements.iter().all(same)
 }
