@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::dispatcher::{Delivery, Meta};
 use crate::event::Availability;
 use crate::record::Record;
-use crate::store::Lease;
+use crate::store::{Lease, Token};
 use crate::telemetry::Telemetry;
 use crate::tx::Birth;
 
@@ -66,7 +66,7 @@ struct Attached {
     table: Arc<str>,
     lock_ttl: Duration,
     /// Locks the rows that are born for it.
-    token: Arc<str>,
+    token: Token,
     open: AtomicBool,
     telemetry: Telemetry,
 }
@@ -132,8 +132,8 @@ impl HotPath {
     }
 
     /// The token that rows are born with; none if there is nobody to handle them.
-    pub(crate) fn token(&self) -> Option<Arc<str>> {
-        self.attached().map(|relay| Arc::clone(&relay.token))
+    pub(crate) fn token(&self) -> Option<Token> {
+        self.attached().map(|relay| relay.token.clone())
     }
 
     /// A place for an event of so many bytes. An event that is larger than all the room there is has none either.
@@ -170,7 +170,7 @@ impl HotPath {
             let lease = Lease {
                 row,
                 attempts: 1,
-                token: Arc::clone(&relay.token),
+                token: relay.token.clone(),
                 since: OffsetDateTime::now_utc() - at.elapsed(),
             };
             let delivery = delivery(record, sequence, Arc::clone(&relay.table), lease.since);
@@ -250,7 +250,7 @@ impl fmt::Debug for Slot {
 
 /// Places for the events of one enqueue, as far as there are any.
 pub(crate) struct Places {
-    token: Arc<str>,
+    token: Token,
     leased: Vec<bool>,
     slots: Vec<Option<Slot>>,
     at: Instant,

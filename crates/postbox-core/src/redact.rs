@@ -11,7 +11,7 @@ pub const LAST_ERROR_MAX_BYTES: usize = 2048;
 /// A short, clean account of an error: cut on a character boundary, control characters escaped, credentials in
 /// URLs masked, and nothing from the payload.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Summary(String);
+pub struct Summary(Box<str>);
 
 impl Summary {
     /// Cleans a text and cuts it to `max_bytes`.
@@ -19,7 +19,7 @@ impl Summary {
         // Cleaning is linear, but an error may be megabytes long: look only at what can survive the cut.
         let head = cut(text, max_bytes.saturating_mul(2).max(256));
         let clean = escape_controls(&mask_credentials(head));
-        Self(cut(&clean, max_bytes).to_owned())
+        Self(cut(&clean, max_bytes).into())
     }
 
     /// Cleans a text and takes out every value of the payload that occurs in it.

@@ -15,6 +15,10 @@ use crate::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements}
 use crate::redact::Summary;
 use crate::topic::Topic;
 
+mod token;
+
+pub use token::Token;
+
 /// One outbox table in one database, as a relay sees it.
 ///
 /// Every change is fenced: a row that another relay took meanwhile is reported as lost and left alone. All times are
@@ -48,10 +52,11 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// a store may take these calls as the proof of life of its relay.
     fn claim(&self, request: ClaimRequest) -> impl Future<Output = Result<Claim, StoreError>> + Send;
 
-    /// Writes what became of claimed rows, in one fenced statement, and may hand over up to `admit` new ones.
+    /// Writes what became of claimed rows, in one fenced statement, and may hand over up to `admit` new ones. The relay keeps
+    /// the settlements: it comes with them again if this fails.
     fn settle(
         &self,
-        settlements: Vec<Settlement>,
+        settlements: &[Settlement],
         admit: usize,
     ) -> impl Future<Output = Result<Settled, StoreError>> + Send;
 
@@ -225,7 +230,7 @@ pub struct Lease {
     /// The attempt, counted with this one.
     pub attempts: i32,
     /// The claim's own token.
-    pub token: Arc<str>,
+    pub token: Token,
     /// When it was claimed, by the database's clock: the fence where there is no column for the token.
     pub since: OffsetDateTime,
 }
@@ -261,11 +266,18 @@ pub struct Settlement {
     pub lease: Lease,
     /// What became of it.
     pub verdict: Verdict,
-    /// The failure to append to the row's log, if it failed.
-    pub failure: Option<Failure>,
+    /// The failure to append to the row's log, if it failed. Boxed: most do not fail, and all go through several hands.
+    pub failure: Option<Box<Failure>>,
     /// Sinks that have confirmed it while others have not: to be added to those that the row names. Always empty for
     /// [`Verdict::Delivered`], which says it of all.
-    pub sinks_done: Vec<Arc<str>>,
+    pub sinks_done: Box<[Arc<str>]>,
+}
+
+impl Settlement {
+    /// A verdict without a failure, and without sinks that have confirmed alone.
+    pub fn new(lease: Lease, verdict: Verdict) -> Self {
+        Self { lease, verdict, failure: None, sinks_done: Box::default() }
+    }
 }
 
 /// What becomes of a row.

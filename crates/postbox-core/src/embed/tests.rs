@@ -74,7 +74,7 @@ impl Store for Shaky {
         assert!(!self.pool.broken.load(Ordering::SeqCst), "broken on purpose");
         self.inner.claim(request).await
     }
-    async fn settle(&self, settlements: Vec<Settlement>, admit: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement], admit: usize) -> Result<Settled, StoreError> {
         self.inner.settle(settlements, admit).await
     }
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {

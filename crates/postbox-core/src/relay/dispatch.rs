@@ -64,7 +64,8 @@ pub(super) struct Dispatching {
 
 /// The facts of one event that its outcome needs, apart from the batch that the dispatcher borrows.
 struct Place {
-    lease: Lease,
+    /// Until it is reported: only the first outcome counts.
+    lease: Option<Lease>,
     probe: bool,
     hot: bool,
 }
@@ -76,7 +77,7 @@ impl Dispatching {
         let started = Instant::now();
         let (mut slots, mut batch) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
         for item in items {
-            slots.push(Place { lease: item.lease, probe: item.probe, hot: item.hot });
+            slots.push(Place { lease: Some(item.lease), probe: item.probe, hot: item.hot });
             batch.push(*item.delivery);
         }
         let batch = Arc::new(batch);
@@ -191,12 +192,10 @@ impl Unit {
             panic,
             "a batch panicked: its events run again one by one"
         );
-        let again = self.receipts.unknown().into_iter().map(|index| Item {
-            lease: self.slots[index].lease.clone(),
-            delivery: Box::new(self.batch[index].clone()),
-            alone: true,
-            probe: self.slots[index].probe,
-            hot: self.slots[index].hot,
+        let again = self.receipts.unknown().into_iter().filter_map(|index| {
+            let (slot, delivery) = (&mut self.slots[index], Box::new(self.batch[index].clone()));
+            let lease = slot.lease.take()?;
+            Some(Item { lease, delivery, alone: true, probe: slot.probe, hot: slot.hot })
         });
         let again = again.collect();
         self.report(Vec::new(), again, true);
@@ -216,7 +215,8 @@ impl Unit {
         if self.shared.counted {
             self.count(&outcomes, took);
         }
-        let ended = outcomes.into_iter().map(|(index, outcome)| self.ended(index, outcome, took)).collect();
+        let ended =
+            outcomes.into_iter().filter_map(|(index, outcome)| self.ended(index, outcome, took)).collect();
         // The relay may be gone; its successor will find the leases.
         let silent = if self.silent { self.slots.len() } else { 0 };
         let _ = self.shared.reports.send(Report { lane: self.lane, ended, again, over, silent });
@@ -231,20 +231,21 @@ impl Unit {
         }
     }
 
-    fn ended(&self, index: usize, outcome: Result<(), DispatchError>, took: Duration) -> Ended {
-        let (slot, delivery) = (&self.slots[index], &self.batch[index]);
+    fn ended(&mut self, index: usize, outcome: Result<(), DispatchError>, took: Duration) -> Option<Ended> {
+        let lease = self.slots[index].lease.take()?;
+        let delivery = &self.batch[index];
         let end = match outcome {
             Ok(()) => End::Delivered,
             Err(error) => self.failed(delivery, &error),
         };
-        Ended {
-            lease: slot.lease.clone(),
+        Some(Ended {
+            lease,
             event_id: delivery.meta.event_id,
             topic: delivery.meta.topic.clone(),
-            probe: slot.probe,
+            probe: self.slots[index].probe,
             took,
             end,
-        }
+        })
     }
 
     fn failed(&self, delivery: &Delivery, failure: &DispatchError) -> End {

@@ -291,7 +291,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// The names of the sinks that have confirmed an event that is still under way elsewhere.
-    pub(super) fn confirmed(&self, lease: &Lease) -> Vec<Arc<str>> {
+    pub(super) fn confirmed(&self, lease: &Lease) -> Box<[Arc<str>]> {
         let fan = self.held.get(&key(lease)).and_then(|held| held.fan.as_ref());
         let lanes = fan.into_iter().flat_map(|fan| fan.confirmed());
         lanes.map(|number| Arc::clone(&self.lanes[number].name)).collect()
@@ -302,7 +302,7 @@ impl<S: Store> Engine<S> {
         let Some(held) = self.held.get(key) else { return };
         let Some(fan) = held.fan.as_ref().filter(|fan| fan.over()) else { return };
         let (lease, topic) = (held.lease.clone(), fan.topic.clone());
-        let done: Vec<Arc<str>> =
+        let done: Box<[Arc<str>]> =
             fan.confirmed().map(|number| Arc::clone(&self.lanes[number].name)).collect();
         if done.len() == fan.legs.len() {
             return self.finish(delivered(lease, topic));
@@ -390,6 +390,5 @@ impl<S: Store> Engine<S> {
 }
 
 fn delivered(lease: Lease, topic: Topic) -> Outcome {
-    let settlement = Settlement { lease, verdict: Verdict::Delivered, failure: None, sinks_done: Vec::new() };
-    Outcome { settlement, topic: Some(topic) }
+    Outcome { settlement: Settlement::new(lease, Verdict::Delivered), topic: Some(topic) }
 }

@@ -26,7 +26,7 @@ use super::lane::{Item, Lane};
 use super::lease::Renewal;
 use super::order::Strands;
 use super::settings::{RelayError, Settings};
-use super::settle::Outcome;
+use super::settle::Outcomes;
 use super::tracker::Tracker;
 use crate::hash::RowMap;
 use crate::hot::{HotEnd, Slot};
@@ -57,13 +57,13 @@ pub(super) struct Engine<S: Store> {
     /// Events that failed and wait for their next attempt, as far as they fit: while there are some, events wait.
     pub(super) failing: RowMap<Uuid, Instant>,
     /// What is to be settled next.
-    pub(super) outcomes: Vec<Outcome>,
+    pub(super) outcomes: Outcomes,
 
     pub(super) dispatching: Dispatching,
     pub(super) reports: UnboundedReceiver<Report>,
     pub(super) units: JoinSet<()>,
     pub(super) claiming: Option<JoinHandle<Answer>>,
-    pub(super) settling: Option<JoinHandle<(Vec<Outcome>, Settled)>>,
+    pub(super) settling: Option<JoinHandle<(Outcomes, Settled)>>,
     pub(super) extending: Option<JoinHandle<Renewal>>,
 
     pub(super) standing: Standing,
@@ -102,7 +102,7 @@ impl Hash for HeldKey {
 }
 
 pub(super) fn key(lease: &Lease) -> HeldKey {
-    HeldKey { row: lease.row, claim: crate::hash::of(lease.token.as_bytes()) }
+    HeldKey { row: lease.row, claim: lease.token.hash() }
 }
 
 /// A claim's answer, with when it was asked (leases count from before the question) and what for.
@@ -198,7 +198,7 @@ impl<S: Store> Engine<S> {
             strands,
             failing: RowMap::default(),
             probing: None,
-            outcomes: Vec::new(),
+            outcomes: Outcomes::default(),
             reports,
             units: JoinSet::new(),
             claiming: None,

@@ -17,7 +17,7 @@ use crate::topic::Topic;
 /// A year.
 const LONGEST_WAIT: Duration = Duration::from_hours(365 * 24);
 
-/// A settlement with what its success has to be counted under.
+/// A settlement with what its end has to be counted under.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) settlement: Settlement,
@@ -30,12 +30,8 @@ impl Outcome {
         let Ended { lease, topic, took, end, .. } = ended;
         let failure = |outcome, error: &Summary| {
             let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-            Some(Failure {
-                relay: Arc::clone(&settings.name),
-                duration_ms,
-                outcome,
-                error: error.to_string(),
-            })
+            let relay = Arc::clone(&settings.name);
+            Some(Box::new(Failure { relay, duration_ms, outcome, error: error.to_string() }))
         };
         let (verdict, failure) = match end {
             End::Delivered => (Verdict::Delivered, None),
@@ -57,10 +53,8 @@ impl Outcome {
                 (verdict, failure)
             }
         };
-        Self {
-            settlement: Settlement { lease, verdict, failure, sinks_done: Vec::new() },
-            topic: Some(topic),
-        }
+        let settlement = Settlement { failure, ..Settlement::new(lease, verdict) };
+        Self { settlement, topic: Some(topic) }
     }
 
     /// Goes back as if it had not been claimed.
@@ -70,9 +64,7 @@ impl Outcome {
 
     /// The same, because its destination is down.
     pub(super) fn put_off(lease: Lease, after: Option<Duration>, reason: Option<Summary>) -> Self {
-        let verdict = Verdict::Release { after, reason };
-        let settlement = Settlement { lease, verdict, failure: None, sinks_done: Vec::new() };
-        Self { settlement, topic: None }
+        Self { settlement: Settlement::new(lease, Verdict::Release { after, reason }), topic: None }
     }
 
     /// Dead without a dispatch.
@@ -90,9 +82,33 @@ impl Outcome {
             outcome: "dead",
             error: reason.to_string(),
         };
-        let verdict = Verdict::Dead { reason };
-        let settlement = Settlement { lease, verdict, failure: Some(failure), sinks_done: Vec::new() };
-        Self { settlement, topic }
+        let settlement = Settlement::new(lease, Verdict::Dead { reason });
+        Self { settlement: Settlement { failure: Some(Box::new(failure)), ..settlement }, topic }
+    }
+}
+
+/// Outcomes that are settled together, in two lists: the store looks at the settlements where they lie, however often it has to be
+/// asked.
+#[derive(Debug, Default)]
+pub(super) struct Outcomes {
+    settlements: Vec<Settlement>,
+    /// For each of them.
+    topics: Vec<Option<Topic>>,
+}
+
+impl Outcomes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.settlements.is_empty()
+    }
+
+    fn push(&mut self, Outcome { settlement, topic }: Outcome) {
+        self.settlements.push(settlement);
+        self.topics.push(topic);
+    }
+
+    fn into_each(self) -> impl Iterator<Item = Outcome> {
+        let each = self.settlements.into_iter().zip(self.topics);
+        each.map(|(settlement, topic)| Outcome { settlement, topic })
     }
 }
 
@@ -118,7 +134,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    pub(super) fn settled(&mut self, batch: Vec<Outcome>, settled: Settled) {
+    pub(super) fn settled(&mut self, batch: Outcomes, settled: Settled) {
         let lag = self.telemetry.lag();
         let (mut delivered, now) = (0, Instant::now());
         if !settled.lost.is_empty() {
@@ -126,7 +142,7 @@ impl<S: Store> Engine<S> {
             let rows = settled.lost.len();
             tracing::warn!(table = self.store.table(), rows, "lease lost: another relay has these rows");
         }
-        for outcome in batch {
+        for outcome in batch.into_each() {
             let (lease, row) = (&outcome.settlement.lease, outcome.settlement.lease.row);
             if settled.busy.contains(&row) {
                 self.outcomes.push(outcome);
@@ -184,21 +200,20 @@ impl<S: Store> Engine<S> {
 
 /// Settles until the store has answered: what was delivered must be written down, however long the database is gone.
 /// Runs in a task of its own, so that nothing can interrupt it half-way (hazards 24, 25).
-pub(super) async fn settle_until_done<S: Store>(store: S, batch: Vec<Outcome>) -> (Vec<Outcome>, Settled) {
+pub(super) async fn settle_until_done<S: Store>(store: S, batch: Outcomes) -> (Outcomes, Settled) {
     failpoint::hit("settle.before", store.table()).await;
     let mut wait = Duration::from_millis(20);
     let started = Instant::now();
     loop {
-        let settlements = batch.iter().map(|outcome| outcome.settlement.clone()).collect();
-        match store.settle(settlements, 0).await {
+        match store.settle(&batch.settlements, 0).await {
             Ok(settled) => {
                 failpoint::hit("settle.after", store.table()).await;
                 return (batch, settled);
             }
             Err(error) => {
                 if error.kind() != StoreErrorKind::Conflict {
-                    let seconds = started.elapsed().as_secs();
-                    tracing::error!(table = store.table(), rows = batch.len(), seconds, %error, "settle failed, trying again");
+                    let (rows, seconds) = (batch.settlements.len(), started.elapsed().as_secs());
+                    tracing::error!(table = store.table(), rows, seconds, %error, "settle failed, trying again");
                 }
                 tokio::time::sleep(wait.mul_f64(0.5 + fastrand::f64())).await;
                 wait = (wait * 2).min(Duration::from_secs(5));

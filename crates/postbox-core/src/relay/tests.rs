@@ -38,7 +38,7 @@ impl Store for Endless {
         }];
         Ok(Claim { standing: Standing::Active, rows, ..Claim::default() })
     }
-    async fn settle(&self, _: Vec<Settlement>, _: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, _: &[Settlement], _: usize) -> Result<Settled, StoreError> {
         Ok(Settled::default())
     }
     async fn extend(&self, _: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
@@ -109,7 +109,7 @@ impl Store for Losing {
         }
         Ok(claim)
     }
-    async fn settle(&self, settlements: Vec<Settlement>, _: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement], _: usize) -> Result<Settled, StoreError> {
         Ok(Settled { lost: settlements.iter().map(|s| s.lease.row).collect(), ..Settled::default() })
     }
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
@@ -119,6 +119,12 @@ impl Store for Losing {
         tokio::time::sleep(at_most).await;
     }
     async fn close(&self) {}
+}
+
+/// Each event's is moved several times.
+#[test]
+fn a_settlement_is_small() {
+    assert!(size_of::<Settlement>() <= 128, "{}", size_of::<Settlement>());
 }
 
 /// Remembers what it saw and answers some of it.

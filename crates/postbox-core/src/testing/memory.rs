@@ -15,7 +15,7 @@ use crate::outbox::Outbox;
 use crate::receive::Receive;
 use crate::record::Record;
 use crate::redact::Summary;
-use crate::store::Order;
+use crate::store::{Order, Token};
 use crate::table::TableName;
 use crate::transaction::{CommitError, Driver, Guarded, OutboxPool, OutboxTransaction};
 use crate::tx::{Enqueued, Inserted, Insertion, OutboxTable, OutboxTx, Receipt};
@@ -165,7 +165,7 @@ pub(super) struct Row {
     pub(super) created_at: OffsetDateTime,
     pub(super) available_at: OffsetDateTime,
     pub(super) attempts: i32,
-    pub(super) lock: Option<(Arc<str>, OffsetDateTime)>,
+    pub(super) lock: Option<(Token, OffsetDateTime)>,
     pub(super) state: State,
     pub(super) drained_in: Option<u64>,
     /// The sinks that have confirmed it.

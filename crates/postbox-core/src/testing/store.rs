@@ -17,7 +17,7 @@ use crate::letter::Requirements;
 use crate::relay::Settings;
 use crate::store::{
     Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Order, Settled, Settlement, Standing, Store,
-    StoreError, StoreErrorKind, Verdict,
+    StoreError, StoreErrorKind, Token, Verdict,
 };
 use crate::table::TableName;
 use crate::tx::Layout;
@@ -87,7 +87,7 @@ impl Store for MemoryStore {
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
-        let (now, token) = (self.0.clock.now(), Arc::<str>::from(Uuid::now_v7().to_string()));
+        let (now, token) = (self.0.clock.now(), Token::from(Uuid::now_v7().to_string()));
         let mut rows = self.0.lock();
         let drain = rows.drain;
         let mut claim = Claim { standing: Standing::Active, ..Claim::default() };
@@ -135,8 +135,8 @@ impl Store for MemoryStore {
             }
             bytes += size;
             row.attempts += 1;
-            row.lock = Some((Arc::clone(&token), now));
-            let lease = Lease { row: row.id, attempts: row.attempts, token: Arc::clone(&token), since: now };
+            row.lock = Some((token.clone(), now));
+            let lease = Lease { row: row.id, attempts: row.attempts, token: token.clone(), since: now };
             let age = Duration::try_from(now - row.available_at.max(row.created_at)).unwrap_or_default();
             let (delivery, sinks_done) = (Box::new(row.delivery(&self.0.name)), row.sinks_done.clone());
             claim.rows.push(Claimed { lease, delivery, age, strand, sinks_done });
@@ -144,19 +144,19 @@ impl Store for MemoryStore {
         Ok(claim)
     }
 
-    async fn settle(&self, settlements: Vec<Settlement>, _: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement], _: usize) -> Result<Settled, StoreError> {
         let now = self.0.clock.now();
         let mut rows = self.0.lock();
         let drain = rows.drain;
         let mut settled = Settled::default();
         for Settlement { lease, verdict, sinks_done, .. } in settlements {
-            let Some(row) = rows.rows.iter_mut().find(|row| row.is(&lease)) else {
+            let Some(row) = rows.rows.iter_mut().find(|row| row.is(lease)) else {
                 settled.lost.push(lease.row);
                 continue;
             };
             row.lock = None;
             // Not tried, only held back by another of its aggregate.
-            let held_back = self.0.order != Order::None && verdict == HELD_BACK;
+            let held_back = self.0.order != Order::None && *verdict == HELD_BACK;
             if !held_back {
                 row.drained_in = drain;
             }
@@ -169,12 +169,12 @@ impl Store for MemoryStore {
             };
             match verdict {
                 Verdict::Delivered => row.state = State::Published,
-                Verdict::Retry { after, .. } => row.available_at = now + after,
+                Verdict::Retry { after, .. } => row.available_at = now + *after,
                 Verdict::Release { after, .. } => {
                     row.attempts -= 1;
                     row.available_at = row.available_at.max(now + after.unwrap_or_default());
                 }
-                Verdict::Dead { reason } => row.state = State::Dead(reason),
+                Verdict::Dead { reason } => row.state = State::Dead(reason.clone()),
             }
             if drain.is_some() && !held_back {
                 rows.tried.push(tried);

@@ -49,7 +49,7 @@ impl Store for AnyStore {
         each!(self, store => store.claim(request).await)
     }
 
-    async fn settle(&self, settlements: Vec<Settlement>, admit: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement], admit: usize) -> Result<Settled, StoreError> {
         each!(self, store => store.settle(settlements, admit).await)
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use futures_util::TryStreamExt as _;
-use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Standing};
+use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Standing, Token};
 use postbox_core::{Code, EventId, Layout, StoreError, StoreErrorKind, Topic};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
@@ -211,7 +211,7 @@ impl Inner {
             .bind(request.max_attempts)
             .bind(token.clone())
             .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts));
-        let token: Arc<str> = token.into();
+        let token: Token = token.into();
         let mut claim = Claim::default();
         // Row by row: a batch of large payloads shall not stand in memory twice.
         let read = async {

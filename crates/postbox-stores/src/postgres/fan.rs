@@ -29,8 +29,8 @@ pub(super) fn list(topics: &[Topic], spent: &[Spent]) -> Vec<String> {
 }
 
 /// The sinks to add to each row's, as one text; null where there is none.
-pub(super) fn confirmed(settlements: &[Settlement]) -> Vec<Option<String>> {
+pub(super) fn confirmed(settlements: &[&Settlement]) -> Vec<Option<String>> {
     let joined = |names: &[Arc<str>]| names.iter().map(|name| &**name).collect::<Vec<_>>().join(SEPARATOR);
-    let one = |s: &Settlement| (!s.sinks_done.is_empty()).then(|| joined(&s.sinks_done));
+    let one = |s: &&Settlement| (!s.sinks_done.is_empty()).then(|| joined(&s.sinks_done));
     settlements.iter().map(one).collect()
 }

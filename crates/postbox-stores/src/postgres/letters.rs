@@ -1,10 +1,9 @@
 //! Dead events on their way to the dead-letter route, and those that are tried again by themselves.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::Lease;
+use postbox_core::store::{Lease, Token};
 use postbox_core::{Code, Layout, StoreError, StoreErrorKind};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
@@ -83,7 +82,7 @@ impl Inner {
     pub(super) async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
         let opened = self.opened().await?;
         let Some(Letters { lease: sql, .. }) = &opened.statements.letters else { return Ok(Vec::new()) };
-        let token: Arc<str> = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
+        let token: Token = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
         let mut link = self.beside.take().await?;
         let query = opened
             .query(sql)

@@ -14,6 +14,7 @@ mod embed;
 mod error;
 mod fan;
 mod history;
+mod keys;
 mod leader;
 mod letters;
 mod link;

@@ -1,10 +1,9 @@
 //! ④ Claims in order: along the strands, from the head of each, without a gap.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::TryStreamExt as _;
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Claimed, OnDead};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Claimed, OnDead, Token};
 use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -225,7 +224,7 @@ impl Inner {
         &self,
         connection: &mut PgConnection,
         query: Asked<'_>,
-        token: &Arc<str>,
+        token: &Token,
         request: &ClaimRequest,
     ) -> Result<Option<Brought>, StoreError> {
         let (mut claim, mut strands, mut bytes) = (Claim::default(), 0, 0);

@@ -5,10 +5,10 @@
 //! that a predecessor left behind, are claimed one by one, by lease.
 
 use std::collections::HashSet;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 
 use postbox_core::hash::RowMap;
-use postbox_core::store::{Buried, Claim, Lease, Settlement, Standing, Verdict};
+use postbox_core::store::{Buried, Claim, Lease, Settlement, Standing, Token, Verdict};
 use postbox_core::{Code, EventId, StoreError};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::claim::standing;
 use super::error::{classify, within};
 use super::fan;
+use super::keys::Keys;
 use super::link::OPERATION_LIMIT;
 use super::place::Place;
 use super::reading::{Batch, Reign};
@@ -29,9 +30,14 @@ use crate::cursor::{Key, START};
 /// What every token of an owner starts with; the epoch follows.
 const OWNED: &str = "own/";
 
-/// The rows that are in flight, by id.
+/// The rows that are in flight.
 #[derive(Debug, Default)]
-pub(super) struct Window(RowMap<Uuid, Spot>);
+pub(super) struct Window {
+    /// By id.
+    rows: RowMap<Uuid, Spot>,
+    /// Those of all of them.
+    pub(super) keys: Keys,
+}
 
 /// Where a row that is in flight stands in the order of reading, in its table, and in the order of delivery.
 #[derive(Debug, Clone, Copy)]
@@ -46,25 +52,25 @@ pub(super) struct Spot {
 impl Window {
     /// Whether a row is in flight.
     pub(super) fn has(&self, row: &Uuid) -> bool {
-        self.0.contains_key(row)
+        self.rows.contains_key(row)
     }
 
     /// Their strands, where order is kept.
     pub(super) fn strands(&self) -> HashSet<i64> {
-        self.0.values().filter_map(|spot| spot.strand).collect()
+        self.rows.values().filter_map(|spot| spot.strand).collect()
     }
 
-    /// Whether some lie behind this place in the order of reading.
-    pub(super) fn goes_beyond(&self, key: Key) -> bool {
-        self.0.values().any(|spot| spot.key > key)
+    fn put(&mut self, row: Uuid, spot: Spot) {
+        self.keys.add(spot.key);
+        if let Some(before) = self.rows.insert(row, spot) {
+            self.keys.remove(before.key);
+        }
     }
 
-    /// The bounds of their sequences: neighbours share a range, so that it is short for a window without holes, and exact for any.
-    pub(super) fn bounds(&self) -> Vec<i64> {
-        let mut sequences: Vec<i64> = self.0.values().map(|spot| spot.key.1).collect();
-        sequences.sort_unstable();
-        let runs = sequences.chunk_by(|a, b| a.checked_add(1) == Some(*b));
-        runs.flat_map(|run| [run[0], run[run.len() - 1].saturating_add(1)]).collect()
+    fn remove(&mut self, row: &Uuid) {
+        if let Some(spot) = self.rows.remove(row) {
+            self.keys.remove(spot.key);
+        }
     }
 }
 
@@ -74,7 +80,7 @@ pub(super) fn is_owned(lease: &Lease) -> bool {
 }
 
 /// The token of an owner's rows.
-pub(super) fn token(epoch: i64) -> Arc<str> {
+pub(super) fn token(epoch: i64) -> Token {
     format!("{OWNED}{epoch}").into()
 }
 
@@ -85,20 +91,20 @@ fn epoch(lease: &Lease) -> i64 {
 
 impl Inner {
     pub(super) fn window(&self) -> MutexGuard<'_, Window> {
-        // Each change is one step: the map stays whole whatever panics beside it.
+        // No change can panic half-way: the window stays whole whatever panics beside it.
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Only claims put rows into the window, one claim after the other.
     pub(super) fn has_nothing_in_flight(&self) -> bool {
-        self.window().0.is_empty()
+        self.window().rows.is_empty()
     }
 
     /// These rows are not in flight any more.
     pub(super) fn let_go<'a>(&self, leases: impl IntoIterator<Item = &'a Lease>) {
         let mut window = self.window();
         for lease in leases {
-            window.0.remove(&lease.row);
+            window.remove(&lease.row);
         }
     }
 
@@ -106,18 +112,21 @@ impl Inner {
     pub(super) fn let_go_of(&self, rows: &[(Uuid, Spot)]) {
         let mut window = self.window();
         for (id, _) in rows {
-            window.0.remove(id);
+            window.remove(id);
         }
     }
 
     /// Another relay has the table.
     pub(super) fn dispossessed(&self) {
-        self.window().0.clear();
+        *self.window() = Window::default();
     }
 
     /// Rows are about to be in flight: nobody reads them any more.
     pub(super) fn reserve(&self, batch: &Batch) {
-        self.window().0.extend(batch.rows.iter().copied());
+        let mut window = self.window();
+        for (id, spot) in &batch.rows {
+            window.put(*id, *spot);
+        }
     }
 
     /// Writes down the window, with these rows in it; they are in flight from then on. Nobody has been handed rows that could not be
@@ -154,12 +163,12 @@ impl Inner {
         connection: &mut PgConnection,
         Reign { opened, own, epoch, ttl, .. }: Reign<'_>,
     ) -> Result<Standing, StoreError> {
-        let (bounds, from, to) = {
-            let window = self.window();
-            let times = || window.0.values().map(|spot| spot.key.0);
-            // What is available since ever lies before all times that can be written here.
-            (window.bounds(), times().min().filter(|from| *from > START.0), times().max())
+        let (bounds, (from, to)) = {
+            let mut window = self.window();
+            (window.keys.bounds(), window.keys.span().unzip())
         };
+        // What is available since ever lies before all times that can be written here.
+        let from = from.filter(|from| *from > START.0);
         let journal = opened
             .query(&own.journal)
             .bind(&opened.key)
@@ -205,7 +214,7 @@ impl Inner {
         &'q self,
         opened: &'q Opened,
         own: &'q Own,
-        settlements: &'q [Settlement],
+        settlements: &[&'q Settlement],
     ) -> Query<'q, Postgres, PgArguments> {
         let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
         let attempts: Vec<i32> = settlements.iter().map(|s| s.lease.attempts).collect();
@@ -222,12 +231,12 @@ impl Inner {
         connection: &mut PgConnection,
         opened: &Opened,
         own: &Own,
-        settlements: &[Settlement],
+        settlements: &[&Settlement],
     ) -> Result<Vec<Uuid>, StoreError> {
         let Some(Settlement { lease, .. }) = settlements.first() else { return Ok(Vec::new()) };
         let mut rows: Vec<(Uuid, Option<Place>)> = {
             let window = self.window();
-            let place = |id: Uuid| (id, window.0.get(&id).map(|spot| spot.place));
+            let place = |id: Uuid| (id, window.rows.get(&id).map(|spot| spot.place));
             settlements.iter().map(|s| place(s.lease.row)).collect()
         };
         // The order of locking, the same for everybody (hazard 18).
@@ -265,12 +274,10 @@ impl Inner {
 }
 
 /// Whether all of these are an owner's, of one reign, and arrived at the same attempt.
-pub(super) fn are_alike(settlements: &[Settlement]) -> bool {
+pub(super) fn are_alike(settlements: &[&Settlement]) -> bool {
     let Some(Settlement { lease: first, .. }) = settlements.first() else { return false };
-    let same = |s: &Settlement| {
-        s.verdict == Verdict::Delivered
-            && s.lease.attempts == first.attempts
-            && (Arc::ptr_eq(&s.lease.token, &first.token) || s.lease.token == first.token)
+    let same = |s: &&Settlement| {
+        s.verdict == Verdict::Delivered && s.lease.attempts == first.attempts && s.lease.token == first.token
     };
     is_owned(first) && settlements.iter().all(same)
 }

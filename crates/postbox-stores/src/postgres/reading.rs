@@ -256,7 +256,7 @@ impl Inner {
             let next = ClaimRequest { max_bytes: room, ..request.clone() };
             let (sender, batches) = mpsc::channel(MOST);
             let beside = read_beside(Arc::downgrade(self), at, (reign.epoch, reign.ttl), next, sender);
-            let (task, known) = (tokio::spawn(beside), Ranges::of(&self.window().bounds()));
+            let (task, known) = (tokio::spawn(beside), Ranges::of(&self.window().keys.bounds()));
             state.reading = Some(Reading { batches, task, epoch: reign.epoch, known });
         }
         let beside = connection.is_none();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use postbox_core::dispatcher::{Delivery, Meta};
-use postbox_core::store::{Buried, Claimed, Lease, Undecodable};
+use postbox_core::store::{Buried, Claimed, Lease, Token, Undecodable};
 use postbox_core::{AggregateKey, EventId, Json, Payload, TenantId, Topic, TopicError};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
@@ -39,7 +39,7 @@ pub(super) struct Reader<'a> {
     /// The place of the first column of the event.
     first: usize,
     table: &'a Arc<str>,
-    token: &'a Arc<str>,
+    token: &'a Token,
     /// Those of the row before: neighbours often have the same.
     topic: Option<Topic>,
     since: Latest,
@@ -47,7 +47,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(first: usize, table: &'a Arc<str>, token: &'a Arc<str>) -> Self {
+    pub(super) fn new(first: usize, table: &'a Arc<str>, token: &'a Token) -> Self {
         Self { first, table, token, topic: None, since: Latest::default(), times: Latest::default() }
     }
 
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         };
         let since = self.since.time(since);
         let attempts = row.try_get_unchecked(first + 5)?;
-        let lease = Lease { row: id, attempts, token: Arc::clone(self.token), since };
+        let lease = Lease { row: id, attempts, token: self.token.clone(), since };
         let parsed = (parse_headers(row.try_get_unchecked(first + 12)?), self.topic(topic));
         let undecodable = |lease, reason| {
             Ok(Some(Found::Undecodable(Undecodable { lease, topic: topic.to_owned(), event_id, reason })))

@@ -1,8 +1,8 @@
 //! ⑥ Settle: what became of rows, in one fenced statement for all that are fenced in the same way.
 
 use std::collections::HashMap;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use postbox_core::redact::Summary;
 use postbox_core::store::{Lease, Settled, Settlement, Verdict};
@@ -21,19 +21,20 @@ use super::statements::Own;
 use super::store::{Inner, Opened};
 
 impl Inner {
-    pub(super) async fn settle(&self, settlements: Vec<Settlement>) -> Result<Settled, StoreError> {
+    pub(super) async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
         let mut settled = Settled::default();
-        if are_alike(&settlements) {
-            return self.settle_group(opened, settlements).await;
+        let all: Vec<&Settlement> = settlements.iter().collect();
+        if are_alike(&all) {
+            return self.settle_group(opened, all).await;
         }
-        let (unwritten, rest): (Vec<_>, Vec<_>) = settlements.into_iter().partition(needs_no_write);
+        let (unwritten, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|s| needs_no_write(s));
         self.let_go(unwritten.iter().map(|s| &s.lease));
         // Rows of one token are settled by one statement.
         let (owned, leased): (Vec<_>, Vec<_>) = rest.into_iter().partition(|s| is_owned(&s.lease));
-        let mut groups: HashMap<Arc<str>, Vec<Settlement>> = HashMap::new();
+        let mut groups: HashMap<&str, Vec<&Settlement>> = HashMap::new();
         for settlement in owned {
-            groups.entry(Arc::clone(&settlement.lease.token)).or_default().push(settlement);
+            groups.entry(&*settlement.lease.token).or_default().push(settlement);
         }
         let groups = std::iter::once(leased).chain(groups.into_values()).filter(|group| !group.is_empty());
         for (before, group) in groups.enumerate() {
@@ -52,7 +53,7 @@ impl Inner {
     async fn settle_group(
         &self,
         opened: &Opened,
-        mut settlements: Vec<Settlement>,
+        mut settlements: Vec<&Settlement>,
     ) -> Result<Settled, StoreError> {
         // The type of places is looked up when a statement is prepared, and behind a pooler another would then stand in its place.
         let alike = opened.statements.own.as_ref().filter(|_| !opened.pooled && are_alike(&settlements));
@@ -94,15 +95,15 @@ impl Inner {
         &self,
         opened: &Opened,
         own: &Own,
-        settlements: &[Settlement],
+        settlements: &[&Settlement],
         connection: &mut PgConnection,
     ) -> Result<Vec<Uuid>, StoreError> {
         let left = self.settle_alike(connection, opened, own, settlements).await?;
         if left.is_empty() {
             return Ok(left);
         }
-        let mut left: Vec<Settlement> =
-            settlements.iter().filter(|s| left.contains(&s.lease.row)).cloned().collect();
+        let mut left: Vec<&Settlement> =
+            settlements.iter().filter(|s| left.contains(&s.lease.row)).copied().collect();
         in_order(&mut left);
         self.write(opened, &left, connection).await
     }
@@ -111,7 +112,7 @@ impl Inner {
     async fn write(
         &self,
         opened: &Opened,
-        settlements: &[Settlement],
+        settlements: &[&Settlement],
         connection: &mut PgConnection,
     ) -> Result<Vec<Uuid>, StoreError> {
         let rows = self.send(opened, settlements, connection).await?;
@@ -122,7 +123,7 @@ impl Inner {
     async fn send(
         &self,
         opened: &Opened,
-        settlements: &[Settlement],
+        settlements: &[&Settlement],
         connection: &mut PgConnection,
     ) -> Result<Vec<PgRow>, StoreError> {
         if let (Some(own), Some(true)) =
@@ -149,7 +150,7 @@ impl Inner {
     async fn lost(
         &self,
         opened: &Opened,
-        settlements: &[Settlement],
+        settlements: &[&Settlement],
         changed: &[PgRow],
         connection: &mut PgConnection,
     ) -> Result<Vec<Uuid>, StoreError> {
@@ -180,7 +181,7 @@ impl Inner {
     async fn settle_free(
         &self,
         opened: &Opened,
-        settlements: &[Settlement],
+        settlements: &[&Settlement],
         connection: &mut PgConnection,
     ) -> Result<Settled, StoreError> {
         self.settles.begin(connection).await?;
@@ -191,8 +192,8 @@ impl Inner {
         let free = opened.scalar::<Uuid>(&opened.statements.free).bind(&ids);
         let free = within(OPERATION_LIMIT, free.fetch_all(&mut *connection)).await?;
         let busy: Vec<Uuid> = there.into_iter().filter(|id| !free.contains(id)).collect();
-        let mut ours: Vec<Settlement> =
-            settlements.iter().filter(|s| !busy.contains(&s.lease.row)).cloned().collect();
+        let mut ours: Vec<&Settlement> =
+            settlements.iter().filter(|s| !busy.contains(&s.lease.row)).copied().collect();
         in_order(&mut ours);
         let lost = self.write(opened, &ours, connection).await?;
         self.settles.commit(connection).await?;
@@ -213,7 +214,7 @@ impl Inner {
     fn settle_mixed<'q>(
         &self,
         opened: &'q Opened,
-        settlements: &'q [Settlement],
+        settlements: &[&'q Settlement],
         ids: &'q [Uuid],
         attempts: &'q [i32],
     ) -> Query<'q, Postgres, PgArguments> {
@@ -289,7 +290,7 @@ pub(super) struct Verdicts<'a> {
 }
 
 impl<'a> Verdicts<'a> {
-    pub(super) fn of(settlements: &'a [Settlement]) -> Self {
+    pub(super) fn of(settlements: &[&'a Settlement]) -> Self {
         let (mut numbers, mut waits) = (Vec::new(), Vec::new());
         let (mut errors, mut failures) = (Vec::new(), Vec::new());
         for settlement in settlements {
@@ -309,7 +310,7 @@ impl<'a> Verdicts<'a> {
 }
 
 /// The order of locking, the same for everybody (hazard 18).
-fn in_order(settlements: &mut [Settlement]) {
+fn in_order(settlements: &mut [&Settlement]) {
     settlements.sort_unstable_by_key(|settlement| settlement.lease.row);
 }
 

@@ -323,7 +323,7 @@ impl Store for PgStore {
         self.0.claim(request).await
     }
 
-    async fn settle(&self, settlements: Vec<Settlement>, _admit: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement], _admit: usize) -> Result<Settled, StoreError> {
         let settled = self.0.settle(settlements).await;
         // A claim passes by the strands that are in flight: after this some of them may go on.
         self.0.settled.notify_one();

@@ -192,8 +192,8 @@ impl Inner {
         let share = request.max_bytes / request.limit.max(1);
         // What is in flight mostly lies before what is read next. Asked now: what is settled during the read was in flight.
         let in_flight = {
-            let window = self.window();
-            window.goes_beyond((from_at, from_sequence)).then(|| window.bounds())
+            let keys = &mut self.window().keys;
+            keys.go_beyond((from_at, from_sequence)).then(|| keys.bounds())
         };
         let query = opened
             .query(sql)

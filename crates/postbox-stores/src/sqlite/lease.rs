@@ -1,10 +1,9 @@
 //! ④ The second half of a claim: what was picked is read, then leased in one short transaction.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
-use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest};
+use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Token};
 use postbox_core::{Code, EventId, StoreError};
 use sqlx::{AssertSqlSafe, Row as _};
 use uuid::Uuid;
@@ -87,7 +86,7 @@ impl Inner {
     }
 
     /// A token for one claim.
-    pub(super) fn token(&self) -> Arc<str> {
+    pub(super) fn token(&self) -> Token {
         format!("{}/{}", self.holder, Uuid::new_v4().simple()).into()
     }
 

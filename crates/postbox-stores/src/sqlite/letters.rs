@@ -1,11 +1,10 @@
 //! Dead events on their way to the dead-letter route, and those that are tried again by themselves.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::{Lease, Standing};
+use postbox_core::store::{Lease, Standing, Token};
 use postbox_core::{Code, StoreError, StoreErrorKind};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Row as _};
@@ -45,7 +44,7 @@ impl Inner {
         let sequences = array(chosen.iter().copied());
         // First: what cannot be read must not be leased.
         let contents = self.read_letters(opened, &sequences).await?;
-        let token: Arc<str> = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
+        let token: Token = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
         let lease = |at: i64| {
             sqlx::query(AssertSqlSafe(opened.statements.lease_letters.as_str()))
                 .bind(at)
@@ -223,10 +222,10 @@ impl Inner {
 
 impl row::Content {
     /// The row as a letter once it is leased.
-    fn letter(self, token: &Arc<str>, at: i64, attempts: i64) -> (Lease, Option<postbox_core::Delivery>) {
+    fn letter(self, token: &Token, at: i64, attempts: i64) -> (Lease, Option<postbox_core::Delivery>) {
         let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
         let (row, since) = (key_of(self.sequence), from_micros(at));
-        let lease = Lease { row, attempts, token: Arc::clone(token), since };
+        let lease = Lease { row, attempts, token: token.clone(), since };
         let delivery = self.into_delivery().map(|mut delivery| {
             delivery.meta.attempts = attempts;
             delivery

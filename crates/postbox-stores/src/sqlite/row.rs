@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postbox_core::dispatcher::{Delivery, Meta};
-use postbox_core::store::{Claim, Claimed, Lease, Undecodable};
+use postbox_core::store::{Claim, Claimed, Lease, Token, Undecodable};
 use postbox_core::{AggregateKey, EventId, Json, Payload, TenantId, Topic};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
@@ -43,7 +43,7 @@ impl Content {
     /// Hands the row over once it is leased.
     pub(super) fn leased(
         self,
-        token: &Arc<str>,
+        token: &Token,
         at: i64,
         attempts: i64,
         strand: Option<i64>,
@@ -66,9 +66,9 @@ impl Content {
 }
 
 /// The proof that a row was claimed.
-pub(super) fn lease(sequence: i64, token: &Arc<str>, at: i64, attempts: i64) -> Lease {
+pub(super) fn lease(sequence: i64, token: &Token, at: i64, attempts: i64) -> Lease {
     let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
-    Lease { row: key_of(sequence), attempts, token: Arc::clone(token), since: from_micros(at) }
+    Lease { row: key_of(sequence), attempts, token: token.clone(), since: from_micros(at) }
 }
 
 /// Numbers for SQL.

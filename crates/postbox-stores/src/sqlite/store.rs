@@ -316,10 +316,8 @@ pub(super) fn claims_of(settlements: &[Settlement]) -> Option<Vec<(&Lease, Vec<i
         if *verdict != Verdict::Delivered {
             return None;
         }
-        let same = |(other, _): &(&Lease, Vec<i64>)| {
-            other.attempts == lease.attempts
-                && (Arc::ptr_eq(&other.token, &lease.token) || other.token == lease.token)
-        };
+        let same =
+            |(other, _): &(&Lease, Vec<i64>)| other.attempts == lease.attempts && other.token == lease.token;
         // The latest is the likeliest.
         match claims.iter().rposition(same) {
             Some(place) => claims[place].1.push(sequence_of(lease.row)),
@@ -388,8 +386,8 @@ impl Store for SqliteStore {
         self.0.claim(request).await
     }
 
-    async fn settle(&self, settlements: Vec<Settlement>, _admit: usize) -> Result<Settled, StoreError> {
-        self.0.settle(&settlements).await
+    async fn settle(&self, settlements: &[Settlement], _admit: usize) -> Result<Settled, StoreError> {
+        self.0.settle(settlements).await
     }
 
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {

@@ -64,11 +64,6 @@ pub(crate) fn insert(topic: &str, more_columns: &str, more_values: &str) -> Stri
 }
 
 pub(crate) fn settle_all(claim: &Claim, verdict: &Verdict) -> Vec<Settlement> {
-    let settle = |row: &Claimed| Settlement {
-        lease: row.lease.clone(),
-        verdict: verdict.clone(),
-        failure: None,
-        sinks_done: Vec::new(),
-    };
+    let settle = |row: &Claimed| Settlement::new(row.lease.clone(), verdict.clone());
     claim.rows.iter().map(settle).collect()
 }

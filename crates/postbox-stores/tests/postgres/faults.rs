@@ -21,12 +21,7 @@ fn behind(table: &Table, name: &str) -> (Proxy, PgStore) {
 }
 
 fn delivered(claim: &postbox_core::store::Claim) -> Vec<Settlement> {
-    let settle = |row: &postbox_core::store::Claimed| Settlement {
-        lease: row.lease.clone(),
-        verdict: Verdict::Delivered,
-        failure: None,
-        sinks_done: Vec::new(),
-    };
+    let settle = |row: &postbox_core::store::Claimed| Settlement::new(row.lease.clone(), Verdict::Delivered);
     claim.rows.iter().map(settle).collect()
 }
 
@@ -58,14 +53,14 @@ async fn hazard_25_a_settle_whose_reply_was_lost_is_repeated_without_harm() {
     let (proxy, store) = behind(&table, "settler");
     let claim = claim(&store, 10).await;
     let mut cut = proxy.cut_replies_after_requests_containing(b"settler/");
-    let error = store.settle(delivered(&claim), 0).await.unwrap_err();
+    let error = store.settle(&delivered(&claim), 0).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Connection);
     cut.fired().await;
     eventually("the settle to have happened", PATIENCE, async || state(&table, ids[0]).await.published).await;
-    let settled = store.settle(delivered(&claim), 0).await.unwrap();
+    let settled = store.settle(&delivered(&claim), 0).await.unwrap();
     assert!(settled.lost.is_empty(), "its own work is not a lost lease");
     assert_eq!(
-        store.settle(delivered(&claim), 0).await.unwrap().lost.len(),
+        store.settle(&delivered(&claim), 0).await.unwrap().lost.len(),
         5,
         "but later there is no such doubt"
     );

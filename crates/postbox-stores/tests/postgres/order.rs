@@ -55,7 +55,7 @@ async fn suspect(store: &PgStore) -> Claim {
 }
 
 async fn settle(store: &PgStore, claim: &Claim, verdict: &Verdict) {
-    let settled = store.settle(settle_all(claim, verdict), 0).await.unwrap();
+    let settled = store.settle(&settle_all(claim, verdict), 0).await.unwrap();
     assert!(settled.lost.is_empty() && settled.busy.is_empty(), "{settled:?}");
 }
 
@@ -155,7 +155,7 @@ async fn a_retry_holds_back_what_follows_uncharged() {
         let ids = enqueue(&table, all_of("aaab")).await;
         let first = claim(&store, 100).await;
         let settlements = first_and_rest(&first, &retry(Duration::from_millis(300)), &release());
-        assert!(store.settle(settlements, 0).await.unwrap().lost.is_empty());
+        assert!(store.settle(&settlements, 0).await.unwrap().lost.is_empty());
         assert_eq!(shown(&claim(&store, 100).await), "", "all wait for their firsts");
         assert_eq!(state(&table, ids[0]).await.attempts, 1);
         assert_eq!((state(&table, ids[1]).await.attempts, state(&table, ids[2]).await.attempts), (0, 0));
@@ -193,9 +193,9 @@ async fn a_dead_event_blocks_its_strand_or_is_skipped() {
         let verdicts: Vec<Verdict> =
             first.rows.iter().map(|row| verdict(row.delivery.meta.event_id)).collect();
         let settlements = settle_all(&first, &release()).into_iter().zip(verdicts);
-        let settlements =
+        let settlements: Vec<_> =
             settlements.map(|(settlement, verdict)| Settlement { verdict, ..settlement }).collect();
-        assert!(blocking.settle(settlements, 0).await.unwrap().lost.is_empty());
+        assert!(blocking.settle(&settlements, 0).await.unwrap().lost.is_empty());
         enqueue(&table, all_of("ac")).await;
         let found = claim(&blocking, 100).await;
         assert!(shown(&found).starts_with('c') && found.rows.len() == 1, "{}", shown(&found));
@@ -297,10 +297,8 @@ async fn what_is_too_large_or_no_event_cuts_its_strand() {
         let brought: Vec<EventId> = found.rows.iter().map(|row| row.delivery.meta.event_id).collect();
         assert!(brought.contains(&ids[0]) && !brought.contains(&ids[2]), "{}", shown(&found));
         let back = found.returned.iter().cloned();
-        let back = back
-            .map(|lease| Settlement { lease, verdict: release(), failure: None, sinks_done: Vec::new() })
-            .collect();
-        store.settle(back, 0).await.unwrap();
+        let back: Vec<_> = back.map(|lease| Settlement::new(lease, release())).collect();
+        store.settle(&back, 0).await.unwrap();
         settle(&store, &found, &Verdict::Delivered).await;
         assert_eq!(state(&table, ids[2]).await.attempts, 0);
 
@@ -324,10 +322,8 @@ async fn what_is_too_large_or_no_event_cuts_its_strand() {
                 order.entry(meta.aggregate.clone().unwrap().id).or_default().push(meta.event_id);
             }
             let back = found.returned.iter().cloned();
-            let back = back
-                .map(|lease| Settlement { lease, verdict: release(), failure: None, sinks_done: Vec::new() })
-                .collect();
-            store.settle(back, 0).await.unwrap();
+            let back: Vec<_> = back.map(|lease| Settlement::new(lease, release())).collect();
+            store.settle(&back, 0).await.unwrap();
             settle(&store, &found, &Verdict::Delivered).await;
         }
         let of = |odd: usize| ids.iter().skip(odd).step_by(2).copied().collect::<Vec<_>>();
@@ -446,7 +442,7 @@ async fn after_a_take_over_strands_wait_for_what_was_in_flight() {
         assert!(!stuck.contains(&name.chars().next().unwrap()), "{name} goes though {stuck:?} are suspects");
     }
     // The old one settles too late: nothing changes.
-    let stale = dying.settle(settle_all(&held, &Verdict::Delivered), 0).await;
+    let stale = dying.settle(&settle_all(&held, &Verdict::Delivered), 0).await;
     assert!(stale.is_err() || stale.unwrap().lost.len() == 2);
     let first = suspect(&next).await;
     assert!(was_held(&first.rows[0].delivery.meta.event_id) && first.rows.len() == 1);

@@ -178,7 +178,7 @@ async fn without_the_trigger_order_is_for_the_writers_to_keep() {
     let store = table.in_order(BLOCK, Strategy::Lease, true);
     let seen = claim(&store, 10).await;
     assert_eq!(seen.rows[0].delivery.meta.event_id, second[0]);
-    store.settle(settle_all(&seen, &Verdict::Delivered), 0).await.unwrap();
+    store.settle(&settle_all(&seen, &Verdict::Delivered), 0).await.unwrap();
     let early = first.receipts()[0].event_id;
     first.commit().await;
     let then = claim(&store, 10).await;

@@ -113,7 +113,7 @@ async fn hazard_1_an_owner_that_was_taken_over_settles_nothing() {
         let reason = Summary::new("OUTBOX_DISPATCH_FAILED: no", 100);
         let retry = Verdict::Retry { after: Duration::from_mins(1), reason };
         for verdict in [Verdict::Delivered, retry] {
-            let settled = old.settle(settle_all(&claimed, &verdict), 0).await.unwrap();
+            let settled = old.settle(&settle_all(&claimed, &verdict), 0).await.unwrap();
             assert_eq!(settled.lost.len(), 2, "both are another's: {verdict:?}");
         }
         let touched =

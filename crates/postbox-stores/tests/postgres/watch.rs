@@ -30,7 +30,7 @@ impl postbox_core::Store for Counting {
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
         self.0.claim(request).await
     }
-    async fn settle(&self, settlements: Vec<Settlement>, admit: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement], admit: usize) -> Result<Settled, StoreError> {
         self.0.settle(settlements, admit).await
     }
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {

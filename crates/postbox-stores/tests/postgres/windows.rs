@@ -58,11 +58,11 @@ async fn what_an_owner_has_in_flight_is_publishing() {
         settlements[1].verdict = Verdict::Retry { after: Duration::from_mins(1), reason: reason.clone() };
         settlements[2].verdict = Verdict::Dead { reason };
         let last = settlements.pop().unwrap();
-        store.settle(settlements, 0).await.unwrap();
+        store.settle(&settlements, 0).await.unwrap();
         // The window is written when rows come into it: it still names those that have left.
         assert_eq!(statuses(&table, &ids).await, [Sent, Failed, Dead, Publishing, New]);
         assert_eq!(locked(&table).await, 1);
-        store.settle(vec![last], 0).await.unwrap();
+        store.settle(&[last], 0).await.unwrap();
         assert_eq!(locked(&table).await, 0);
         store.close().await;
     }
@@ -78,7 +78,7 @@ async fn what_an_owner_gave_back_is_not_in_flight_for_long() {
         .build();
     let claimed = claim(&store, 3).await;
     table.db.psql("UPDATE postbox_relay SET paused_at = now()");
-    store.settle(settle_all(&claimed, &Verdict::Release { after: None, reason: None }), 0).await.unwrap();
+    store.settle(&settle_all(&claimed, &Verdict::Release { after: None, reason: None }), 0).await.unwrap();
     eventually("the window to be cleared", PATIENCE, async || {
         assert_eq!(claim(&store, 3).await.standing, Standing::Paused);
         locked(&table).await == 0
@@ -135,7 +135,7 @@ async fn hazard_25_a_repeated_settle_does_not_undo_a_replay() {
         let store = PgStore::builder(options, table.name.clone()).history(history).name("settler").build();
         let claimed = claim(&store, 1).await;
         let mut cut = proxy.cut_replies_after_requests_containing(b"settler/");
-        store.settle(settle_all(&claimed, &verdict), 0).await.unwrap_err();
+        store.settle(&settle_all(&claimed, &verdict), 0).await.unwrap_err();
         cut.fired().await;
         eventually("the settle to have happened", PATIENCE, async || {
             let row = state(&table, id).await;
@@ -149,13 +149,13 @@ async fn hazard_25_a_repeated_settle_does_not_undo_a_replay() {
             admin.replay_dead(&[id], "tester").await
         };
         assert_eq!(replayed.unwrap(), [id]);
-        let settled = store.settle(settle_all(&claimed, &verdict), 0).await.unwrap();
+        let settled = store.settle(&settle_all(&claimed, &verdict), 0).await.unwrap();
         assert!(settled.lost.is_empty(), "its own work is not a lost lease");
         let row = state(&table, id).await;
         assert!(!row.published && !row.dead && row.attempts == 0, "it is to be sent again: {row:?}");
         let again = store.claim(request(ClaimMode::Suspect, 10)).await.unwrap();
         assert_eq!(again.rows.len(), 1, "and it is");
-        store.settle(settle_all(&again, &Verdict::Delivered), 0).await.unwrap();
+        store.settle(&settle_all(&again, &Verdict::Delivered), 0).await.unwrap();
         assert!(state(&table, id).await.published);
     }
 }

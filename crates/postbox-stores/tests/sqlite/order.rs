@@ -24,13 +24,8 @@ fn ids(rows: &[Claimed]) -> Vec<EventId> {
 }
 
 async fn settle(store: &SqliteStore, rows: &[Claimed], verdict: Verdict) {
-    let settlement = |row: &Claimed| Settlement {
-        lease: row.lease.clone(),
-        verdict: verdict.clone(),
-        failure: None,
-        sinks_done: Vec::new(),
-    };
-    assert!(store.settle(rows.iter().map(settlement).collect(), 0).await.unwrap().lost.is_empty());
+    let settlement = |row: &Claimed| Settlement::new(row.lease.clone(), verdict.clone());
+    assert!(store.settle(&rows.iter().map(settlement).collect::<Vec<_>>(), 0).await.unwrap().lost.is_empty());
 }
 
 fn dead() -> Verdict {

@@ -52,12 +52,7 @@ async fn a_lock_that_is_never_given_back() {
     enqueue(&table, events(2)).await;
     let (relay, other, leader) = (table.store(false), table.store(false), table.store(true));
     let rows = claim(&relay, 1).await.rows;
-    let settlement = Settlement {
-        lease: rows[0].lease.clone(),
-        verdict: Verdict::Delivered,
-        failure: None,
-        sinks_done: Vec::new(),
-    };
+    let settlements = [Settlement::new(rows[0].lease.clone(), Verdict::Delivered)];
     let leases = vec![rows[0].lease.clone()];
     let sweep = SweepRequest {
         retention: Duration::ZERO,
@@ -79,7 +74,7 @@ async fn a_lock_that_is_never_given_back() {
         refused(write(&table.options, 1)),
         refused(migrate_another(&impatient)),
         refused(migrate::down(&mut down, &table.name, true)),
-        refused(relay.settle(vec![settlement], 0)),
+        refused(relay.settle(&settlements, 0)),
         refused(other.claim(request(ClaimMode::Waiting, 1))),
         refused(leader.claim(request(ClaimMode::Waiting, 1))),
         refused(first.pause("tester", "")),

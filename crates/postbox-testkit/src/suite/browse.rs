@@ -35,13 +35,10 @@ async fn one_of_each<S: Subject>(subject: &S) -> Vec<(EventId, EventStatus)> {
     let store = subject.store(false);
     let because = postbox_core::redact::Summary::new("OUTBOX_DISPATCH_FAILED: not 100% now", 100);
     let rows = claim(&store, 10).await.rows;
-    let retry = |row: &postbox_core::store::Claimed| Settlement {
-        lease: row.lease.clone(),
-        verdict: Verdict::Retry { after: 2 * HOUR, reason: because.clone() },
-        failure: None,
-        sinks_done: Vec::new(),
+    let retry = |row: &postbox_core::store::Claimed| {
+        Settlement::new(row.lease.clone(), Verdict::Retry { after: 2 * HOUR, reason: because.clone() })
     };
-    store.settle(rows.iter().map(retry).collect(), 0).await.unwrap();
+    store.settle(&rows.iter().map(retry).collect::<Vec<_>>(), 0).await.unwrap();
     let flying = enqueue(subject, events(2)).await;
     assert_eq!(store.claim(request(ClaimMode::Waiting, 10)).await.unwrap().rows.len(), 2);
     let kinds = [(sent, Sent), (dead, Dead), (new, New), (failed, Failed), (flying, Publishing)];

@@ -173,13 +173,10 @@ pub async fn an_undecodable_row_does_not_fail_its_batch<S: Subject>(subject: &S)
     let claim = claim(&store, 100).await;
     assert_eq!((claim.rows.len(), claim.undecodable.len()), (5, 10));
     let reason = postbox_core::redact::Summary::new("OUTBOX_UNDECODABLE: x", 100);
-    let bury = |row: &postbox_core::store::Undecodable| Settlement {
-        lease: row.lease.clone(),
-        verdict: Verdict::Dead { reason: reason.clone() },
-        failure: None,
-        sinks_done: Vec::new(),
+    let bury = |row: &postbox_core::store::Undecodable| {
+        Settlement::new(row.lease.clone(), Verdict::Dead { reason: reason.clone() })
     };
-    let settled = store.settle(claim.undecodable.iter().map(bury).collect(), 0).await.unwrap();
+    let settled = store.settle(&claim.undecodable.iter().map(bury).collect::<Vec<_>>(), 0).await.unwrap();
     assert!(settled.lost.is_empty());
     assert!(state(subject, ids[0]).await.dead);
 }

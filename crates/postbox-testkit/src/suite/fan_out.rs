@@ -312,7 +312,7 @@ pub async fn sinks_that_are_gone_or_new_are_treated_as_such<S: Subject>(subject:
         sinks_done: names.iter().map(|name| Arc::from(*name)).collect(),
     };
     // Added in two steps, one of them twice.
-    store.settle(vec![done(&rows[0], &["b", "gone"]), done(&rows[1], &["gone"])], 0).await.unwrap();
+    store.settle(&[done(&rows[0], &["b", "gone"]), done(&rows[1], &["gone"])], 0).await.unwrap();
     // By a relay that has not read on behind them.
     let store = subject.store(false);
     let rows = claim(&store, 10).await.rows;
@@ -321,7 +321,7 @@ pub async fn sinks_that_are_gone_or_new_are_treated_as_such<S: Subject>(subject:
         (&["b".into(), "gone".into()][..], &["gone".into()][..])
     );
     assert_eq!(rows[0].lease.attempts, 1, "the attempt was given back");
-    store.settle(vec![done(&rows[0], &["a", "b"]), done(&rows[1], &["a", "gone"])], 0).await.unwrap();
+    store.settle(&[done(&rows[0], &["a", "b"]), done(&rows[1], &["a", "gone"])], 0).await.unwrap();
     let mut names = self::done(subject, ids[0]).await;
     names.sort();
     assert_eq!(names, ["a", "b", "gone"]);
@@ -350,10 +350,7 @@ pub async fn claims_leave_out_what_only_others_lack<S: Subject>(subject: &S) {
             failure: None,
             sinks_done: names.iter().map(|name| Arc::from(*name)).collect(),
         };
-        store
-            .settle(vec![release(0, &[]), release(1, &["a"]), release(2, &["b", "a", "c"])], 0)
-            .await
-            .unwrap();
+        store.settle(&[release(0, &[]), release(1, &["a"]), release(2, &["b", "a", "c"])], 0).await.unwrap();
         let spent = |sinks: &[&str]| -> Arc<[Spent]> {
             Arc::from([Spent { topic: TOPIC, sinks: sinks.iter().map(|name| Arc::from(*name)).collect() }])
         };
@@ -364,13 +361,10 @@ pub async fn claims_leave_out_what_only_others_lack<S: Subject>(subject: &S) {
             let request = postbox_core::store::ClaimRequest { spent: spent(sinks), ..request(mode, 10) };
             let rows = store.claim(request).await.unwrap().rows;
             let found: Vec<EventId> = rows.iter().map(|row| row.delivery.meta.event_id).collect();
-            let back = rows.iter().map(|row| Settlement {
-                lease: row.lease.clone(),
-                verdict: Verdict::Release { after: None, reason: None },
-                failure: None,
-                sinks_done: Vec::new(),
+            let back = rows.iter().map(|row| {
+                Settlement::new(row.lease.clone(), Verdict::Release { after: None, reason: None })
             });
-            store.settle(back.collect(), 0).await.unwrap();
+            store.settle(&back.collect::<Vec<_>>(), 0).await.unwrap();
             store.close().await;
             found
         };
@@ -380,13 +374,8 @@ pub async fn claims_leave_out_what_only_others_lack<S: Subject>(subject: &S) {
         assert_eq!(claimed(ClaimMode::Probe(Arc::from([TOPIC])), &["b"]).await, [ids[0], ids[1]]);
         let store = subject.store(single_active);
         let rows = claim(&store, 10).await.rows;
-        let delivered = rows.iter().map(|row| Settlement {
-            lease: row.lease.clone(),
-            verdict: Verdict::Delivered,
-            failure: None,
-            sinks_done: Vec::new(),
-        });
-        store.settle(delivered.collect(), 0).await.unwrap();
+        let delivered = rows.iter().map(|row| Settlement::new(row.lease.clone(), Verdict::Delivered));
+        store.settle(&delivered.collect::<Vec<_>>(), 0).await.unwrap();
         store.close().await;
     }
 }

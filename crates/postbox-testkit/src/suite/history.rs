@@ -101,12 +101,8 @@ pub async fn each_history_keeps_what_it_promises<S: Subject>(subject: &S) {
 fn settlement(row: &Claimed, verdict: Verdict) -> Settlement {
     let failed = !matches!(verdict, Verdict::Delivered);
     let failure = Failure { relay: "r".into(), duration_ms: 1, outcome: "retry", error: "no".into() };
-    Settlement {
-        lease: row.lease.clone(),
-        verdict,
-        failure: failed.then_some(failure),
-        sinks_done: Vec::new(),
-    }
+    let failure = failed.then(|| Box::new(failure));
+    Settlement { failure, ..Settlement::new(row.lease.clone(), verdict) }
 }
 
 /// One settle of delivered, failed, released, dead and lost rows, whoever had claimed them.
@@ -136,8 +132,9 @@ pub async fn batches_of_every_verdict_are_settled_by_each_history<S: Subject>(su
             Verdict::Delivered,
             Verdict::Retry { after: HOUR, reason: because("again") },
         ];
-        let settlements = rows.iter().zip(verdicts).map(|(row, verdict)| settlement(row, verdict)).collect();
-        let mut lost = store.settle(settlements, 0).await.unwrap().lost;
+        let settlements: Vec<_> =
+            rows.iter().zip(verdicts).map(|(row, verdict)| settlement(row, verdict)).collect();
+        let mut lost = store.settle(&settlements, 0).await.unwrap().lost;
         lost.sort_unstable();
         let mut wanted = vec![rows[6].lease.row, rows[7].lease.row];
         wanted.sort_unstable();
@@ -187,15 +184,15 @@ pub async fn no_history_takes_what_is_anothers<S: Subject>(subject: &S) {
         let quick = subject.store_with(false, history);
         let taken = quick.claim(request(ClaimMode::Suspect, 1)).await.unwrap();
         assert_eq!(taken.rows.len(), 1);
-        assert_eq!(slow.settle(late.clone(), 0).await.unwrap().lost.len(), 1, "{history}");
+        assert_eq!(slow.settle(&late, 0).await.unwrap().lost.len(), 1, "{history}");
         let row = subject.row(id).await.expect("it is still there");
         assert!(row.locked && !row.published && row.attempts == 2, "{row:?}");
         assert!(subject.moved(id).await.is_none());
-        let settled = taken.rows.iter().map(|row| settlement(row, Verdict::Delivered)).collect();
-        assert!(quick.settle(settled, 0).await.unwrap().lost.is_empty());
+        let settled: Vec<_> = taken.rows.iter().map(|row| settlement(row, Verdict::Delivered)).collect();
+        assert!(quick.settle(&settled, 0).await.unwrap().lost.is_empty());
         is_where_it_belongs(subject, id, history, 2).await;
         // And once it has gone, nothing is found.
-        assert!(slow.settle(late, 0).await.unwrap().lost.len() <= 1);
+        assert!(slow.settle(&late, 0).await.unwrap().lost.len() <= 1);
         is_where_it_belongs(subject, id, history, 2).await;
     }
 }

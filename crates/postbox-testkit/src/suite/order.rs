@@ -59,8 +59,8 @@ fn arrived_of(sink: &Scripted, events: &[EventId]) -> Vec<EventId> {
 }
 
 async fn settle<S: Store>(store: &S, row: &Claimed, verdict: Verdict) {
-    let settlement = Settlement { lease: row.lease.clone(), verdict, failure: None, sinks_done: Vec::new() };
-    assert!(store.settle(vec![settlement], 0).await.expect("a settle").lost.is_empty());
+    let settlement = Settlement::new(row.lease.clone(), verdict);
+    assert!(store.settle(&[settlement], 0).await.expect("a settle").lost.is_empty());
 }
 
 fn later() -> Verdict {

@@ -209,14 +209,12 @@ pub async fn run_once_reports_what_it_did<S: Subject>(subject: &S) {
     // A row that another relay claimed and died of.
     let rows = claim(&other, 5).await.rows;
     let back = rows.iter().filter(|row| row.delivery.meta.event_id != stuck).map(|row| {
-        postbox_core::store::Settlement {
-            lease: row.lease.clone(),
-            verdict: postbox_core::store::Verdict::Release { after: None, reason: None },
-            failure: None,
-            sinks_done: Vec::new(),
-        }
+        postbox_core::store::Settlement::new(
+            row.lease.clone(),
+            postbox_core::store::Verdict::Release { after: None, reason: None },
+        )
     });
-    postbox_core::Store::settle(&other, back.collect(), 0).await.unwrap();
+    postbox_core::Store::settle(&other, &back.collect::<Vec<_>>(), 0).await.unwrap();
     subject.expire_lease(stuck).await;
     let mut relay =
         Relay::builder(subject.store(true)).dispatcher(sink.clone()).settings(quick()).build().unwrap();
