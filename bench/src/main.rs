@@ -2,13 +2,14 @@
 //!
 //! `cargo xtask bench drain [--sqlite | --lease | --history keep|move|none] [events] [rounds] [batch]`,
 //! `cargo xtask bench order [--lease] [events] [rounds] [batch]`, `cargo xtask bench hang [events] [rounds] [batch]`,
-//! `cargo xtask bench share [events] [rounds] [batch]`,
+//! `cargo xtask bench share [events] [rounds] [batch]`, `cargo xtask bench enqueue [seconds] [rounds]`,
 //! `cargo xtask bench outage [events] [rounds] [waiting]`, `cargo xtask bench latency [rate] [rounds] [seconds]`. Absolute
 //! figures depend on the machine; the ratio is what counts, and only ratios of one run.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
 
 mod bare;
 mod drain;
+mod enqueue;
 mod hang;
 mod history;
 mod latency;
@@ -44,12 +45,13 @@ async fn main() {
         }
         Some("share") => share::run(number(1, 20_000), number(2, 3), number(3, 100)).await,
         Some("hang") => hang::run(number(1, 200_000), number(2, 3), number(3, 500)).await,
+        Some("enqueue") => enqueue::run(number(1, 5), number(2, 3)).await,
         Some("outage") => outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await,
         Some("latency") => latency::run(number(1, 500), number(2, 3), number(3, 20)).await,
         _ => eprintln!(
             "usage: cargo xtask bench drain [--sqlite | --lease | --history keep|move|none] [events] [rounds] [batch] | \
              order [--lease] [events] [rounds] [batch] | hang [events] [rounds] [batch] | \
-             share [events] [rounds] [batch] | outage [events] [rounds] [waiting] | \
+             share [events] [rounds] [batch] | enqueue [seconds] [rounds] | outage [events] [rounds] [waiting] | \
              latency [rate] [rounds] [seconds]"
         ),
     }

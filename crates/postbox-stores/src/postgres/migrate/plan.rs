@@ -13,6 +13,7 @@ use crate::postgres::history::name_of as history_name;
 use crate::postgres::order;
 use crate::postgres::schema::TableShape;
 use crate::postgres::wake;
+use crate::table::Template;
 
 /// Finds out what `up` would do.
 ///
@@ -113,38 +114,44 @@ async fn look(connection: &mut PgConnection, table: &TableName, extras: Extras) 
             steps.push(Step::new(what, template.fill(sql), lock));
         }
     }
-    if ordered == Ordered::Writers {
-        for (missing, what, sql, lock) in [
-            (
-                !found.ordered_function,
-                "+ function postbox_ordered",
-                include_str!("../migrations/ordered.sql"),
-                StepLock::None,
-            ),
-            // Waits for those who are writing: what they drew without a lock is committed before it.
-            (
-                !found.fires,
-                "+ trigger postbox_ordered",
-                include_str!("../migrations/ordered_trigger.sql"),
-                StepLock::Short,
-            ),
-        ] {
-            if missing {
-                steps.push(Step::new(what, template.fill(sql), lock));
-            }
-        }
-    }
-    if extras.wake_trigger || found.wake_trigger {
-        let wake = template.fill(include_str!("../migrations/wake.sql"));
-        if !found.wake_function {
-            steps.push(Step::new("+ function postbox_wake", wake, StepLock::None));
-        }
-        if !found.wake_trigger {
-            let trigger = template.fill(include_str!("../migrations/wake_trigger.sql"));
-            steps.push(Step::new("+ trigger postbox_wake", trigger, StepLock::Short));
-        }
-    }
+    let wakes = extras.wake_trigger || found.wake_trigger;
+    triggers(&template, ordered == Ordered::Writers, wakes, &found, &mut steps);
     Ok(Plan { table, steps })
+}
+
+/// What fires when a row is written, on tables that are to have it.
+fn triggers(template: &Template, orders: bool, wakes: bool, found: &Catalogue, steps: &mut Vec<Step>) {
+    for (missing, what, sql, lock) in [
+        (
+            orders && !found.ordered_function,
+            "+ function postbox_ordered",
+            include_str!("../migrations/ordered.sql"),
+            StepLock::None,
+        ),
+        // Waits for those who are writing: what they drew without a lock is committed before it.
+        (
+            orders && !found.fires,
+            "+ trigger postbox_ordered",
+            include_str!("../migrations/ordered_trigger.sql"),
+            StepLock::Short,
+        ),
+        (
+            wakes && !found.wake_function,
+            "+ function postbox_wake",
+            include_str!("../migrations/wake.sql"),
+            StepLock::None,
+        ),
+        (
+            wakes && !found.wake_trigger,
+            "+ trigger postbox_wake",
+            include_str!("../migrations/wake_trigger.sql"),
+            StepLock::Short,
+        ),
+    ] {
+        if missing {
+            steps.push(Step::new(what, template.fill(sql), lock));
+        }
+    }
 }
 
 /// Constraints that an older table may lack.
