@@ -94,7 +94,7 @@ pub struct OutboxTable {
 }
 
 /// Which columns an outbox table has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layout {
     /// All of them: what `postbox migrate up` makes.
     Full,

@@ -39,6 +39,7 @@ mod view;
 mod wake;
 mod walk;
 mod window;
+mod writing;
 
 pub use admin::PgAdmin;
 pub use error::classify;

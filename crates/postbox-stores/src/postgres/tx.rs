@@ -3,15 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 
 use postbox_core::{
-    Availability, Birth, Enqueued, EventId, Inserted, Insertion, Json, Layout, OutboxTable, OutboxTx,
-    Payload, Receipt, Record,
+    Birth, Enqueued, EventId, Inserted, Insertion, Layout, OutboxTable, OutboxTx, Receipt, Record,
 };
-use sqlx::postgres::PgArguments;
-use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
-use super::{order, wake};
+use super::writing::{self, Form};
 use crate::table::Template;
 
 /// Most rows per statement, and most bytes: beyond, a statement only costs memory on both sides.
@@ -88,7 +85,6 @@ async fn insert_chunk(
     let (birth, locks) = (insertion.birth.is_some(), !aggregates.is_empty());
     // What is born leased is on its way already.
     let rings = table.wakes && !records.iter().enumerate().all(|(place, _)| insertion.is_leased(place));
-    let sql = insert_sql(table, birth, locks, rings);
     // An id may stand twice in one chunk: the first is written, the others are its duplicates.
     let mut missing: Vec<(&Record, bool)> =
         records.iter().enumerate().map(|(place, record)| (record, insertion.is_leased(place))).collect();
@@ -96,11 +92,17 @@ async fn insert_chunk(
     let mut known: HashMap<Uuid, i64> = HashMap::new();
     // A duplicate can be cleaned between the two statements: then it is inserted after all.
     for _ in 0..3 {
-        let mut query =
-            bind(sqlx::query(AssertSqlSafe(sql.as_str())), table.layout, &missing).persistent(table.prepared);
+        // The locks are an array, and of several.
+        let one = missing.len() == 1 && !locks;
+        let sql = writing::sql(table, Form { one, birth, locks, rings });
+        let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(table.prepared);
+        query = writing::bind(query, table.layout, &missing, one);
         if let Some(birth) = insertion.birth {
-            query =
-                query.bind(missing.iter().map(|(_, leased)| *leased).collect::<Vec<_>>()).bind(birth.token);
+            query = match missing.as_slice() {
+                [(_, leased)] if one => query.bind(*leased),
+                _ => query.bind(missing.iter().map(|(_, leased)| *leased).collect::<Vec<_>>()),
+            };
+            query = query.bind(birth.token);
         }
         if locks {
             query = query
@@ -150,93 +152,4 @@ async fn find(
     let query = sqlx::query(AssertSqlSafe(sql)).bind(ids).persistent(table.prepared);
     let rows = query.fetch_all(connection).await?;
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
-}
-
-/// With `birth`, rows can be born leased: by the clock, since `now()` is when the transaction began (hazard 4). With `locks`, those
-/// of several aggregates are taken before the first row is written, where the table's trigger would take them one by one. With
-/// `rings`, a relay that sleeps hears of the commit.
-fn insert_sql(table: &OutboxTable, birth: bool, locks: bool, rings: bool) -> String {
-    let sql = match table.layout {
-        Layout::Full => include_str!("sql/insert.sql"),
-        Layout::Bare => include_str!("sql/insert_bare.sql"),
-    };
-    let part = |text: &'static str| if birth { text } else { "" };
-    let oid = format!("'{}'::regclass::oid", table.name.quoted('"'));
-    let lease = ", CASE WHEN leased THEN $20 END, CASE WHEN leased THEN clock_timestamp() END, leased::int";
-    let first = if birth { 21 } else { 19 };
-    let taken = format!(
-        "WITH locks AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock(key) FROM (
-        SELECT DISTINCT {} AS key
-        FROM unnest(${}::uuid[], ${}::text[], ${}::text[]) AS a (tenant_id, aggregate_type, aggregate_id)
-        WHERE EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = '{}'::regclass AND tgname = '{}' AND tgenabled <> 'D')
-        ORDER BY 1
-    ) AS k
-)
-",
-        order::writers_lock("a.", &oid),
-        first,
-        first + 1,
-        first + 2,
-        table.name.quoted('"'),
-        order::TRIGGER,
-    );
-    Template::of(&table.name, '"')
-        .with("locks", if locks { taken.as_str() } else { "" })
-        .with("after_locks", if locks { "WHERE (SELECT count(*) FROM locks) >= 0\n" } else { "" })
-        .with("birth_columns", part(", locked_by, locked_at, attempts"))
-        .with("birth", part(lease))
-        .with("birth_argument", part(", $19::bool[]"))
-        .with("birth_name", part(", leased"))
-        .with("birth_row", part(", id"))
-        .with("ring", if rings { format!(", {}", wake::ring(&oid)) } else { String::new() })
-        .fill(sql)
-}
-
-type Insert<'q> = Query<'q, Postgres, PgArguments>;
-
-fn bind<'q>(query: Insert<'q>, layout: Layout, records: &[(&'q Record, bool)]) -> Insert<'q> {
-    macro_rules! column {
-        ($record:ident => $value:expr) => {
-            records.iter().map(|($record, _)| $value).collect::<Vec<_>>()
-        };
-    }
-    let query = query
-        .bind(column!(r => r.event_id.0))
-        .bind(column!(r => r.tenant_id.0))
-        .bind(column!(r => r.topic.as_str()))
-        .bind(column!(r => match &r.payload {
-            Payload::Json(json) => json.as_str(),
-            Payload::Bytes { .. } => "null",
-        }))
-        .bind(column!(r => match r.available {
-            Availability::At(at) => Some(at),
-            Availability::Now | Availability::After(_) => None,
-        }))
-        .bind(column!(r => match r.available {
-            Availability::After(delay) => i64::try_from(delay.as_micros()).unwrap_or(i64::MAX),
-            Availability::Now | Availability::At(_) => 0,
-        }));
-    if layout == Layout::Bare {
-        return query;
-    }
-    query
-        .bind(column!(r => r.aggregate.as_ref().map(|a| a.kind.as_str())))
-        .bind(column!(r => r.aggregate.as_ref().map(|a| a.id.as_str())))
-        .bind(column!(r => (!r.headers.is_empty()).then(|| serde_json::to_string(&r.headers).unwrap_or_default())))
-        .bind(column!(r => r.occurred_at))
-        .bind(column!(r => r.schema_id.as_deref()))
-        .bind(column!(r => r.schema_version))
-        .bind(column!(r => r.routing_key.as_deref()))
-        .bind(column!(r => r.metadata.as_ref().map(Json::as_str)))
-        .bind(column!(r => r.traceparent.as_deref()))
-        .bind(column!(r => r.tracestate.as_deref()))
-        .bind(column!(r => match &r.payload {
-            Payload::Bytes { bytes, .. } => Some(&**bytes),
-            Payload::Json(_) => None,
-        }))
-        .bind(column!(r => match &r.payload {
-            Payload::Bytes { content_type, .. } => Some(content_type.as_str()),
-            Payload::Json(_) => None,
-        }))
 }
