@@ -38,6 +38,8 @@ pub(crate) struct Cursor {
     last_cost: Duration,
     /// The last claim found less than it asked for.
     short: bool,
+    /// And read on, so that what is in front was not looked at.
+    read_on: bool,
     /// Where the first row with an expired lease was seen.
     pub(crate) suspect: Option<Key>,
 }
@@ -45,19 +47,36 @@ pub(crate) struct Cursor {
 impl Cursor {
     pub(crate) fn new() -> Self {
         let (cost, last_cost) = (Duration::ZERO, Duration::ZERO);
-        Self { at: None, went_back: Instant::now(), cost, last_cost, short: false, suspect: None }
+        Self {
+            at: None,
+            went_back: Instant::now(),
+            cost,
+            last_cost,
+            short: false,
+            read_on: false,
+            suspect: None,
+        }
     }
 
     /// Where to read on, and whether that is the start.
     pub(crate) fn next(&self, now: Instant) -> (Key, bool) {
-        let share = self.cost * SHARE;
-        let pause = if self.short { share } else { OFTEN.max(share) };
-        let due = now.duration_since(self.went_back) >= pause;
+        let due = now.duration_since(self.went_back) >= self.pause();
         let cheap = self.short && self.cost < CHEAP;
         match self.at {
             Some(key) if !(due || cheap) => (key, false),
             _ => (START, true),
         }
+    }
+
+    /// How soon it looks at what it has passed by; none if the last claim looked at everything.
+    pub(crate) fn goes_back_in(&self, now: Instant) -> Option<Duration> {
+        self.read_on.then(|| self.pause().saturating_sub(now.duration_since(self.went_back)))
+    }
+
+    /// How long it reads on before it goes back.
+    fn pause(&self) -> Duration {
+        let share = self.cost * SHARE;
+        if self.short { share } else { OFTEN.max(share) }
     }
 
     /// The next claim reads from the start. What that costs is not forgotten.
@@ -76,7 +95,7 @@ impl Cursor {
         } else {
             self.at = last.or(self.at);
         }
-        self.short = short;
+        (self.short, self.read_on) = (short, !from_start);
     }
 }
 
@@ -105,6 +124,19 @@ mod tests {
         assert_eq!(cursor.next(Instant::now()), (KEY, false));
         assert_eq!(cursor.next(Instant::now() + Duration::from_secs(4)), (KEY, false));
         assert_eq!(cursor.next(Instant::now() + Duration::from_secs(5)), (START, true));
+    }
+
+    #[test]
+    fn what_it_passed_by_is_looked_at_in_time() {
+        let mut cursor = Cursor::new();
+        cursor.read(true, Instant::now(), Some(KEY), true);
+        assert_eq!(cursor.goes_back_in(Instant::now()), None, "that was everything");
+        cursor.cost = Duration::from_millis(30);
+        cursor.read(false, Instant::now(), None, true);
+        let (now, in_time) = (cursor.went_back, Duration::from_millis(300));
+        assert_eq!(cursor.goes_back_in(now), Some(in_time));
+        assert_eq!(cursor.next(now + in_time), (START, true));
+        assert_eq!(cursor.goes_back_in(now + in_time * 2), Some(Duration::ZERO));
     }
 
     #[test]

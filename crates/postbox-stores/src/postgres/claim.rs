@@ -64,7 +64,7 @@ impl Inner {
         let mut state = self.state.lock().await;
         if let Some(claim) = self.claim_ahead(&mut state, opened, &request).await? {
             if let Some(wake) = &opened.wake {
-                wake.claimed(None, &request, &claim);
+                wake.claimed(None, &request, &claim, None);
             }
             return Ok(claim);
         }
@@ -132,7 +132,8 @@ impl Inner {
             batch = self.hand_over(&mut state, None, opened, &request, batch).await?;
         }
         if let Some(wake) = &opened.wake {
-            wake.claimed(sleep, &request, &batch.claim);
+            let again = state.at.cursor.goes_back_in(Instant::now()).filter(|_| opened.ordered.is_none());
+            wake.claimed(sleep, &request, &batch.claim, again);
         }
         Ok(batch.claim)
     }

@@ -92,6 +92,8 @@ pub(super) struct Wake {
     state: watch::Receiver<State>,
     /// Which wish a claim has been empty after.
     checked: AtomicU64,
+    /// After how many milliseconds that claim has to be followed by another.
+    again: AtomicU64,
     /// How often in a row a writer kept it awake.
     kept: AtomicU32,
     sleeper: Mutex<Option<JoinHandle<()>>>,
@@ -104,7 +106,14 @@ impl Wake {
         let (sender, state) = watch::channel(State { answered: 0, phase: Phase::Awake, rings: 0 });
         let sleeper = Sleeper { options: options.disable_statement_logging(), table, state: sender };
         let sleeper = Mutex::new(Some(tokio::spawn(sleeper.run(wishes))));
-        Self { wish, state, checked: AtomicU64::new(0), kept: AtomicU32::new(0), sleeper }
+        Self {
+            wish,
+            state,
+            checked: AtomicU64::new(0),
+            again: AtomicU64::new(u64::MAX),
+            kept: AtomicU32::new(0),
+            sleeper,
+        }
     }
 
     /// Which sleep a claim that begins now is made in.
@@ -113,13 +122,22 @@ impl Wake {
         (state.phase == Phase::Asleep).then_some(state.answered)
     }
 
-    /// Takes in what a claim brought that looked at the table in that sleep, if in any.
-    pub(super) fn claimed(&self, sleep: Option<u64>, request: &ClaimRequest, claim: &Claim) {
+    /// Takes in what a claim brought that looked at the table in that sleep, if in any. `again` is how soon it looks at what it has
+    /// passed by: somebody may have committed there before the relay fell asleep, without a word.
+    pub(super) fn claimed(
+        &self,
+        sleep: Option<u64>,
+        request: &ClaimRequest,
+        claim: &Claim,
+        again: Option<Duration>,
+    ) {
         if !claim.rows.is_empty() || !claim.undecodable.is_empty() {
             self.kept.store(0, Ordering::Relaxed);
             self.wish(Wish::Awake);
         } else if let Some(sleep) = sleep.filter(|_| looked(request) && !claim.more) {
             self.checked.store(sleep, Ordering::Relaxed);
+            let again = again.map_or(u64::MAX, |again| u64::try_from(again.as_millis()).unwrap_or(u64::MAX));
+            self.again.store(again, Ordering::Relaxed);
         }
     }
 
@@ -138,8 +156,9 @@ impl Wake {
         let seen = *state.borrow_and_update();
         if seen.phase == Phase::Asleep && *self.wish.borrow() == Wish::Asleep(seen.answered) {
             if self.checked.load(Ordering::Relaxed) == seen.answered {
+                let again = Duration::from_millis(self.again.load(Ordering::Relaxed)).max(SOON);
                 let rung = state.wait_for(|state| state.rings != seen.rings);
-                let _ = tokio::time::timeout(at_most, rung).await;
+                let _ = tokio::time::timeout(at_most.min(again), rung).await;
             }
             // Else what was committed just before is still to be looked for.
             return;

@@ -60,20 +60,21 @@ async fn falls_asleep(table: &Table) {
     eventually("the relay to sleep", SOON, async || asleep(table)).await;
 }
 
-/// Somebody else who hears what the relay hears.
+/// Somebody else who hears what the relay hears, and a last word that the relay does not hear.
 async fn listener(table: &Table) -> PgListener {
     let channel = format!("postbox_{}", table.db.psql("SELECT 'org_outbox'::regclass::oid"));
     let mut listener = PgListener::connect_with(&table.owner).await.unwrap();
-    listener.listen(&channel).await.unwrap();
+    listener.listen_all([channel.as_str(), LAST_WORD]).await.unwrap();
     listener
 }
 
-/// What has been heard until now: a last word shows that nothing else is under way.
+const LAST_WORD: &str = "last_word";
+
+/// What has been heard until now: they come in the order of commits.
 async fn heard(table: &Table, listener: &mut PgListener) -> usize {
-    let channel = format!("postbox_{}", table.db.psql("SELECT 'org_outbox'::regclass::oid"));
-    table.db.psql(&format!("NOTIFY {channel}, 'end'"));
+    table.db.psql(&format!("NOTIFY {LAST_WORD}"));
     let mut heard = 0;
-    while listener.recv().await.unwrap().payload() != "end" {
+    while listener.recv().await.unwrap().channel() != LAST_WORD {
         heard += 1;
     }
     heard
