@@ -328,3 +328,45 @@ impl Session {
         within(OPERATION_LIMIT, said).await.map(|_| ())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn request(mode: ClaimMode, limit: usize) -> ClaimRequest {
+        ClaimRequest {
+            mode,
+            limit,
+            max_bytes: 1,
+            lock_ttl: Duration::from_mins(1),
+            max_attempts: 1,
+            poll_interval: Duration::from_secs(1),
+            exclude: Arc::from([]),
+            spent: Arc::from([]),
+        }
+    }
+
+    /// Connected to nothing: only what it remembers is looked at.
+    #[tokio::test]
+    async fn only_a_look_at_everything_lets_the_relay_sleep() {
+        let wake = Wake::new(PgConnectOptions::new_without_pgpass(), 1);
+        let checked = || wake.checked.load(Ordering::Relaxed);
+        let nothing = Claim::default();
+        wake.claimed(Some(3), &request(ClaimMode::Waiting, 0), &nothing, None);
+        wake.claimed(Some(3), &request(ClaimMode::Suspect, 1), &nothing, None);
+        wake.claimed(
+            Some(3),
+            &request(ClaimMode::Waiting, 9),
+            &Claim { more: true, ..Claim::default() },
+            None,
+        );
+        wake.claimed(None, &request(ClaimMode::Waiting, 9), &nothing, None);
+        assert_eq!(checked(), 0);
+        wake.claimed(Some(3), &request(ClaimMode::Waiting, 9), &nothing, Some(Duration::from_millis(70)));
+        assert_eq!((checked(), wake.again.load(Ordering::Relaxed)), (3, 70));
+        wake.claimed(Some(4), &request(ClaimMode::Waiting, 9), &nothing, None);
+        assert_eq!((checked(), wake.again.load(Ordering::Relaxed)), (4, u64::MAX));
+    }
+}

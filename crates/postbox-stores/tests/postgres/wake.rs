@@ -246,20 +246,61 @@ async fn of_several_relays_one_sleeps_and_a_successor_takes_its_place() {
     assert_eq!(holders(&table, SLEEPER), "0");
 }
 
+/// What nobody told it of it finds at its next look, and is awake from then on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_that_finds_something_ends_the_sleep() {
+    let table = Table::new(Shape::Migrated).await;
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let held = Arc::clone(&gate);
+    let sink = Batches(1, move |_| {
+        let held = Arc::clone(&held);
+        async move {
+            held.acquire().await.unwrap().forget();
+            Ok::<(), DispatchError>(())
+        }
+    });
+    let settings =
+        Settings { batch_size: 1, concurrency: 1, poll_interval: Duration::from_millis(200), ..seldom() };
+    let relay = run(table.store(true), sink, settings);
+    falls_asleep(&table).await;
+    // More than it has room for, so that it has no reason to fall asleep again.
+    table.db.psql(&(0..10).map(|_| insert(TOPIC, "", "")).collect::<Vec<_>>().join(";"));
+    eventually("the lock to be free", SOON, async || !asleep(&table)).await;
+    gate.add_permits(100);
+    all_published(&table, "everything").await;
+    falls_asleep(&table).await;
+    relay.shutdown().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_that_loses_its_place_does_not_sleep_on() {
     let table = Table::new(Shape::Migrated).await;
-    let settings = || Settings { poll_interval: Duration::from_millis(200), ..Settings::default() };
-    let first = run(table.store(true), nowhere(), settings());
+    let settings = Settings { poll_interval: Duration::from_millis(200), ..Settings::default() };
+    let relay = run(table.store(true), nowhere(), settings);
     falls_asleep(&table).await;
-    let second = run(table.store(true), nowhere(), settings());
-    // Somebody takes the place from it, as after a long silence.
-    table.db.psql(
-        "UPDATE postbox_relay SET holder = 'another', epoch = epoch + 1, expires_at = now() + interval '1 s'",
-    );
-    eventually("the other to sleep", SOON, async || asleep(&table)).await;
+    // Another waits for its place, and gets it when the session of its claims ends.
+    let place = "locktype = 'advisory' AND objsubid = 1
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    let key = format!("SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE {place}");
+    let key: i64 = table.db.psql(&key).parse().unwrap();
+    let mut other = table.owner.acquire().await.unwrap();
+    let other = tokio::spawn(async move {
+        sqlx::query("SELECT pg_advisory_lock($1)").bind(key).execute(&mut *other).await.unwrap();
+        other
+    });
+    eventually("the other to wait", SOON, async || {
+        table.db.psql(&format!("SELECT count(*) FROM pg_locks WHERE NOT granted AND {place}")) == "1"
+    })
+    .await;
+    table.db.psql(&format!("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE granted AND {place}"));
+    let other = other.await.unwrap();
+    eventually("both locks to be free", SOON, async || {
+        holders(&table, LOCK) == "0" && holders(&table, SLEEPER) == "0"
+    })
+    .await;
+    other.close().await.unwrap();
+    falls_asleep(&table).await;
     table.begin(events(3)).await.commit().await;
-    all_published(&table, "what the next one takes").await;
-    first.shutdown().await.unwrap();
-    second.shutdown().await.unwrap();
+    all_published(&table, "what it takes again").await;
+    relay.shutdown().await.unwrap();
 }
