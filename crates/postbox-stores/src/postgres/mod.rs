@@ -12,6 +12,7 @@ mod dead;
 mod diagnose;
 mod embed;
 mod error;
+mod facts;
 mod fan;
 mod history;
 mod keys;

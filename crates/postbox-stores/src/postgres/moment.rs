@@ -16,7 +16,7 @@ const LAST: i64 = datetime!(9999-12-31 0:00 UTC).unix_timestamp();
 
 /// What the database keeps: microseconds since the year 2000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Micros(i64);
+pub(super) struct Micros(pub(super) i64);
 
 /// The time that was last asked for: to make one of microseconds is dear, and many rows have the same.
 #[derive(Debug, Clone, Copy)]

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::claim::{ClaimState, Position, standing};
 use super::error::within;
+use super::facts::FACTS;
 use super::fan::{self, REMAINS};
 use super::link::OPERATION_LIMIT;
 use super::order::with_strands;
@@ -50,7 +51,7 @@ impl OrderedClaims {
         };
         let names = with_strands(Template::of(&shape.name, '"'))
             .with("mine", statements::mine("$1"))
-            .with("facts", row::FACTS);
+            .with("facts", FACTS);
         let next = "f.strand, f.sequence, f.fresh, f.stop, f.late AND f.sequence < f.stop AS suspect,
                     f.can AND f.sequence < f.stop AS free";
         let head = |can: &str, late: &str, max: &str| {

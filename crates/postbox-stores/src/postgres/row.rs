@@ -10,6 +10,7 @@ use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::facts::Facts;
 use super::moment::{Latest, Micros};
 use crate::headers::parse_headers;
 
@@ -20,13 +21,8 @@ pub(super) enum Found {
     Buried(Buried),
 }
 
-/// What an event is made of, from `c`; what a claim knows of the row itself stands before it, up to `payload_raw`.
-pub(super) const FACTS: &str =
-    "c.content_type, c.headers::text, c.aggregate_type, c.aggregate_id, c.occurred_at, c.schema_id,
-       c.schema_version, c.routing_key, c.metadata::text, c.traceparent, c.tracestate, c.sinks_done";
-
-/// How many columns that are.
-pub(super) const COLUMNS: usize = 23;
+/// How many columns an event has: what a claim knows of the row itself, its payload and its facts.
+pub(super) const COLUMNS: usize = 12;
 
 /// The place of the first of these columns in the answer of a claim; the summary stands before it.
 pub(super) const FIRST: usize = 8;
@@ -65,7 +61,8 @@ impl<'a> Reader<'a> {
         let since = self.since.time(since);
         let attempts = row.try_get_unchecked(first + 5)?;
         let lease = Lease { row: id, attempts, token: self.token.clone(), since };
-        let parsed = (parse_headers(row.try_get_unchecked(first + 12)?), self.topic(topic));
+        let facts = Facts::read(row, first + 11)?;
+        let parsed = (parse_headers(facts.headers), self.topic(topic));
         let undecodable = |lease, reason| {
             Ok(Some(Found::Undecodable(Undecodable { lease, topic: topic.to_owned(), event_id, reason })))
         };
@@ -76,9 +73,7 @@ impl<'a> Reader<'a> {
         };
         let created_at = self.times.time(row.try_get_unchecked(first + 7)?);
         let available_at = self.due(row)?;
-        let kind: Option<String> = row.try_get_unchecked(first + 13)?;
-        let aggregate_id: Option<String> = row.try_get_unchecked(first + 14)?;
-        let occurred_at = row.try_get_unchecked::<Option<Micros>, _>(first + 15)?;
+        let kind = facts.aggregate_type.unwrap_or_default();
         let meta = Meta {
             table: Arc::clone(self.table),
             event_id,
@@ -86,24 +81,24 @@ impl<'a> Reader<'a> {
             topic,
             sequence,
             attempts,
-            aggregate: aggregate_id.map(|id| AggregateKey { kind: kind.unwrap_or_default(), id }),
+            aggregate: facts.aggregate_id.map(|id| AggregateKey::new(kind, id)),
             headers,
-            occurred_at: occurred_at.map_or(created_at, |at| self.times.time(at)),
+            occurred_at: facts.occurred_at.map_or(created_at, |at| self.times.time(at)),
             created_at,
-            schema_id: row.try_get_unchecked(first + 16)?,
-            schema_version: row.try_get_unchecked::<Option<_>, _>(first + 17)?.unwrap_or(1),
-            routing_key: row.try_get_unchecked(first + 18)?,
-            metadata: row.try_get_unchecked::<Option<String>, _>(first + 19)?.map(Json::trusted),
-            traceparent: row.try_get_unchecked(first + 20)?,
-            tracestate: row.try_get_unchecked(first + 21)?,
+            schema_id: facts.schema_id.map(str::to_owned),
+            schema_version: facts.schema_version.unwrap_or(1),
+            routing_key: facts.routing_key.map(str::to_owned),
+            metadata: facts.metadata.map(|metadata| Json::trusted(metadata.to_owned())),
+            traceparent: facts.traceparent.map(str::to_owned),
+            tracestate: facts.tracestate.map(str::to_owned),
         };
-        let payload = payload(row, first + 9)?;
+        let payload = payload(row, first + 9, facts.content_type)?;
         Ok(Some(Found::Delivery(Claimed {
             lease,
             delivery: Box::new(Delivery { meta, payload }),
             age: (since - created_at.max(available_at)).try_into().unwrap_or_default(),
             strand: None,
-            sinks_done: row.try_get_unchecked::<Option<Vec<String>>, _>(first + 22)?.unwrap_or_default(),
+            sinks_done: facts.sinks_done,
         })))
     }
 
@@ -122,11 +117,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The payload from the columns of its text, its bytes and their type. Empty where it was not asked for.
-pub(super) fn payload(row: &PgRow, first: usize) -> Result<Payload, sqlx::Error> {
+/// The payload from the columns of its text and its bytes. Empty where it was not asked for.
+pub(super) fn payload(row: &PgRow, first: usize, content_type: Option<&str>) -> Result<Payload, sqlx::Error> {
     if let Some(bytes) = row.try_get_unchecked::<Option<Vec<u8>>, _>(first + 1)? {
-        let content_type = row.try_get_unchecked::<Option<String>, _>(first + 2)?;
-        let content_type = content_type.unwrap_or_else(|| "application/octet-stream".into());
+        let content_type = content_type.unwrap_or("application/octet-stream").to_owned();
         return Ok(Payload::Bytes { bytes: bytes.into_boxed_slice(), content_type });
     }
     let text = row.try_get_unchecked::<Option<String>, _>(first)?;

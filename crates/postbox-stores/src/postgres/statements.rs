@@ -2,10 +2,10 @@
 
 use postbox_core::Layout;
 
+use super::facts::FACTS;
 use super::fan::REMAINS;
 use super::history::Sent;
 use super::letters::Letters;
-use super::row;
 use super::schema::TableShape;
 use crate::table::Template;
 
@@ -109,10 +109,12 @@ impl Own {
             payloads: base.fill(
                 "SELECT id, payload::text, payload_raw, content_type FROM {{table}} WHERE id = ANY ($1)",
             ),
+            // Does not wait for the disk: what a server that fails may forget of it is that rows were in flight, and they are still
+            // there. Whatever is settled or taken over waits, and what was written down before goes to the disk with it.
             journal: base.fill(
                 "UPDATE {{relay}} SET win = $4, win_from = $5, win_to = $6,
                         expires_at = clock_timestamp() + make_interval(secs => $7)
-                 WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL",
+                 WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL, set_config('synchronous_commit', 'off', true)",
             ),
             is_mine: base.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = $1 AND holder = $2 AND epoch = $3)",
@@ -132,7 +134,7 @@ impl Statements {
     pub(super) fn new(shape: &TableShape, sent: &Sent) -> Self {
         let base = Template::of(&shape.name, '"')
             .with("mine", mine("$1"))
-            .with("facts", row::FACTS)
+            .with("facts", FACTS)
             .with("traceparent", text_column(shape, "traceparent"))
             .with("tracestate", text_column(shape, "tracestate"));
         let full = shape.layout() == Layout::Full;

@@ -22,8 +22,16 @@ use super::statements::Own;
 use super::store::{Inner, Opened};
 use crate::cursor::{Cursor, Key, START};
 
-/// The place of the event in the answer of `own.sql`.
-const EVENT: usize = 5;
+/// Places in the answer of `own.sql`: what there is to say of a row, where it lies, its size, and the event.
+const NOTE: usize = 0;
+const PLACE: usize = 1;
+const BYTES: usize = 2;
+const EVENT: usize = 3;
+
+/// Notes; rows that can go have none.
+const NOT_MINE: i32 = 1;
+const PAUSED: i32 = 2;
+const SUSPECT: i32 = 4;
 
 /// What a read has found until now.
 #[derive(Debug, Default)]
@@ -55,12 +63,12 @@ impl View {
             return Ok(());
         }
         // None of a row that is not to be dispatched.
-        if let Some(stored) = row.try_get_unchecked::<Option<i64>, _>(4)? {
+        if let Some(stored) = row.try_get_unchecked::<Option<i64>, _>(BYTES)? {
             if !batch.rows.is_empty() && batch.bytes >= max_bytes {
                 batch.left_out = true;
                 return Ok(());
             }
-            let place = row.try_get_unchecked(3)?;
+            let place = row.try_get_unchecked(PLACE)?;
             let stored = usize::try_from(stored).unwrap_or(usize::MAX);
             match reader.read(row)? {
                 Some(Found::Delivery(claimed)) => {
@@ -78,7 +86,7 @@ impl View {
                 }
                 Some(Found::Buried(_)) | None => {}
             }
-        } else if row.try_get_unchecked::<Option<bool>, _>(2)? == Some(true) {
+        } else if note(row)? == Some(SUSPECT) {
             self.suspect = self.suspect.or(Some(key));
         } else {
             batch.exhausted.push(row.try_get_unchecked(EVENT)?);
@@ -243,9 +251,14 @@ impl Inner {
     }
 }
 
+fn note(row: &PgRow) -> Result<Option<i32>, sqlx::Error> {
+    row.try_get_unchecked(NOTE)
+}
+
 /// Whether the table is paused, and whether it is this relay's. Nothing is said beside rows: they come if all is well.
 fn gate(row: &PgRow) -> Result<(bool, bool), sqlx::Error> {
-    Ok((row.try_get::<Option<_>, _>(0)?.unwrap_or(false), row.try_get::<Option<_>, _>(1)?.unwrap_or(true)))
+    let note = note(row)?;
+    Ok((note == Some(PAUSED), note != Some(NOT_MINE)))
 }
 
 /// How many bytes an answer has and where it ends, if each row of it can go as it is.
@@ -256,7 +269,7 @@ fn extent_if_all_go(rows: &[PgRow], share: usize) -> Result<Option<(usize, Key)>
     }
     let mut bytes = 0;
     for row in rows {
-        let stored: Option<i64> = row.try_get_unchecked(4)?;
+        let stored: Option<i64> = row.try_get_unchecked(BYTES)?;
         let Some(stored) =
             stored.and_then(|stored| usize::try_from(stored).ok()).filter(|stored| *stored <= share)
         else {
@@ -287,7 +300,7 @@ pub(super) async fn fetch_payloads(
         while let Some(row) = rows.try_next().await? {
             let id: Uuid = row.try_get(0)?;
             if let Some(claimed) = waiting.get_mut(&id) {
-                claimed.delivery.payload = payload(&row, 1)?;
+                claimed.delivery.payload = payload(&row, 1, row.try_get(3)?)?;
                 missing.remove(&id);
             }
         }

@@ -158,7 +158,7 @@ fn delivery(row: &SqliteRow, table: &Arc<str>, sequence: i64) -> Result<Delivery
         // Known when it is leased.
         attempts: 0,
         aggregate: aggregate_id.map(|id| AggregateKey { kind: kind.unwrap_or_default(), id }),
-        headers: parse_headers(text(9)?)?,
+        headers: parse_headers(text(9)?.as_deref())?,
         occurred_at: number(12)?.map_or(created_at, from_micros),
         created_at,
         schema_id: text(13)?,

@@ -40,7 +40,8 @@ WITH unused AS (
 )
 SELECT s.paused, s.mine, s.picked, s.all_fit, s.last_at, s.last_sequence, s.suspect_at, s.suspect_sequence,
        c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created_at, c.available_at,
-       c.payload::text, NULL::bytea, NULL::text, NULL::text, NULL::text, NULL::text,
-       NULL::timestamptz, NULL::text, NULL::int, NULL::text, NULL::text, {{traceparent}}, {{tracestate}},
-       NULL::text[] AS sinks_done
+       c.payload::text, NULL::bytea,
+       CASE WHEN num_nonnulls({{traceparent}}, {{tracestate}}) > 0
+       THEN ROW(NULL::text, NULL::text, NULL::text, NULL::text, NULL::timestamptz, NULL::text,
+            NULL::int, NULL::text, NULL::text, {{traceparent}}, {{tracestate}}, NULL::text) END AS facts
 FROM summary s LEFT JOIN claimed c ON true

@@ -1,7 +1,8 @@
 -- Reads waiting rows of a table that the relay owns, and writes nothing: what is in flight is in the owner's row.
 -- Rows that were not wanted are named too (no payload), so that the relay knows how far it has read. Payloads that are larger
 -- than their share are left for a second read, so that what comes fits into memory whatever rows there are.
--- What is the same for all rows that can go is null there: a null is neither made nor read.
+-- The first column is null for rows that can go. Else: 1 the table is not this relay's, 2 it is paused, 3 nothing waits,
+-- 4 a row whose lease ran out, 5 one that has used up its attempts.
 -- $1 relay  $2 table  $3 (null: the start), $4 read on behind this key  $5 lease seconds  $6 topics  $7 rows
 -- $8 bytes that are one row's share  $9 max attempts  $10 bounds of what this relay has already (null: it lies before)
 WITH gate AS MATERIALIZED (
@@ -9,8 +10,8 @@ WITH gate AS MATERIALIZED (
     FROM {{relay}} r
     WHERE r.tbl = $2
 )
-SELECT CASE WHEN c.id IS NULL THEN g.paused END, CASE WHEN c.id IS NULL THEN g.mine END,
-       CASE WHEN c.bytes IS NULL THEN c.suspect END, c.place, c.bytes,
+SELECT CASE WHEN c.id IS NULL THEN CASE WHEN NOT g.mine THEN 1 WHEN g.paused THEN 2 ELSE 3 END
+            WHEN c.bytes IS NULL THEN CASE WHEN c.suspect THEN 4 ELSE 5 END END, c.place, c.bytes,
        c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts + 1, now(), c.created_at, c.available_at,
        CASE WHEN c.bytes <= $8 THEN c.payload::text END, CASE WHEN c.bytes <= $8 THEN c.payload_raw END, {{facts}}
 FROM gate g
