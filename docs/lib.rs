@@ -14,6 +14,7 @@ pages! {
     hot_path: "book/hot-path.md",
     in_process: "book/in-process.md",
     ordering: "book/ordering.md",
+    tenants: "book/tenants.md",
     routing: "book/routing.md",
     rust: "book/rust.md",
     testing: "book/testing.md",

@@ -6,7 +6,7 @@ use postbox_core::cleaner::SweepRequest;
 use postbox_core::telemetry::Telemetry;
 use postbox_core::{
     Cleaner, Code, OnDead, Order, Pattern, Relay, RelayHealth, Settings, StoreError, StoreErrorKind,
-    TableName,
+    TableName, Tenants,
 };
 use postbox_sinks::AnySink;
 use postbox_stores::any::{AnyAdmin, AnyConnection, AnyDatabase, AnyStore, Dialect, StoreSettings, Strategy};
@@ -206,6 +206,7 @@ pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result
                 },
                 order: order(config),
                 history: config.relay.history,
+                tenants: Tenants { only: config.relay.tenants.clone(), fair: config.relay.fair_tenants },
             },
         );
         let how = if config.relay.single_active { "single active" } else { "shared" };
@@ -213,6 +214,12 @@ pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result
             Order::None => how.to_owned(),
             Order::Aggregate(OnDead::Block) => format!("{how}, in order by aggregate"),
             Order::Aggregate(OnDead::Skip) => format!("{how}, in order by aggregate, dead events skipped"),
+        };
+        let how = match (config.relay.tenants.len(), config.relay.fair_tenants) {
+            (0, false) => how,
+            (0, true) => format!("{how}, tenants in turn"),
+            (1, _) => format!("{how}, one tenant only"),
+            (some, _) => format!("{how}, {some} tenants only"),
         };
         let place = if database.by_default {
             format!(" in {} (no database is named)", database.place())

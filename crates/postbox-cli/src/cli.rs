@@ -221,9 +221,17 @@ fn migrate() -> Command {
         .about("Makes a table, upgrades it in place, or finishes what was interrupted; repeat it as you like")
         .after_help(
             "With --history move it also makes <table>_history, where such relays move what was published; a later up keeps it as\n\
-             it must be. Also where the configuration says so.",
+             it must be. With --tenants or --fair-tenants it adds the index by tenant that such relays need. Also where the\n\
+             configuration says so.",
         )
-        .args(args_for(&["database_url", "direct_url", "relay.tables", "relay.history"]))
+        .args(args_for(&[
+            "database_url",
+            "direct_url",
+            "relay.tables",
+            "relay.history",
+            "relay.tenants",
+            "relay.fair_tenants",
+        ]))
         .arg(grants())
         .args(extras())
         .arg(switch("dry-run", "Shows the plan and changes nothing"));
@@ -237,7 +245,13 @@ fn migrate() -> Command {
         .arg(switch("yes", "Does not ask; needed where there is no terminal"));
     let print = Command::new("print")
         .about("Prints the SQL for other tools, such as psql, Atlas, Flyway or Goose; needs no database")
-        .args(args_for(&["database_url", "relay.tables", "relay.history"]))
+        .args(args_for(&[
+            "database_url",
+            "relay.tables",
+            "relay.history",
+            "relay.tenants",
+            "relay.fair_tenants",
+        ]))
         .arg(
             option(
                 "dialect",

@@ -327,7 +327,13 @@ fn settings() {
             invalid,
             &["less than 1.5 × relay.dispatch_timeout", "next: give --lock-ttl at least 45s"],
         ),
-        case("unsupported", &sunk(&["--fair-tenants=true"]), 2, "OUTBOX_CONFIG_UNSUPPORTED", &[]),
+        case(
+            "tenants",
+            &sunk(&["--tenants", "acme,acme"]),
+            2,
+            invalid,
+            &["relay.tenants = \"acme,acme\" names \"acme\" twice (from --tenants)"],
+        ),
         case("no sink", &relay(&[]), 2, "OUTBOX_CONFIG_MISSING", &["sink is not set", "OUTBOX_SINK"]),
         case("sink", &relay(&["--sink", "ftp://app:Zq9@host/x"]), 2, bad_sink, &["the scheme is not known"]),
         case(

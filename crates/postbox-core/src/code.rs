@@ -109,6 +109,9 @@ codes! {
     OrderUnsupported = "OUTBOX_ORDER_UNSUPPORTED",
         "The table lacks what delivery in order needs.",
         "Run `postbox migrate up --ordered --table <name>`, or leave `ordering` at none.";
+    TenantsUnsupported = "OUTBOX_TENANTS_UNSUPPORTED",
+        "The table lacks the index by which a relay goes from tenant to tenant.",
+        "Run `postbox migrate up --fair-tenants --table <name>`, or leave `tenants` and `fair_tenants` out.";
     PoolerUnsupported = "OUTBOX_POOLER_UNSUPPORTED",
         "The connection goes through a transaction pooler, and this needs a session of its own: a relay that is alone on a bare table (its only lock is the session's), a migration, or a statement that a writer keeps prepared.",
         "Set OUTBOX_DIRECT_URL to the address of the database itself; a bare table can also be migrated, or shared with `single_active = false`, and a writer can use `Outbox::unprepared`.";

@@ -80,7 +80,7 @@ pub use receive::{Receive, ReceiveError};
 pub use record::{Fields, IntoRecord, Record, RecordBuilder};
 pub use relay::{Backoff, Relay, RelayBuilder, RelayError, RelayHandle, RelayHealth, RunReport, Settings};
 pub use route::{Pattern, PatternError};
-pub use store::{OnDead, Order, Store, StoreError, StoreErrorKind};
+pub use store::{OnDead, Order, Store, StoreError, StoreErrorKind, Tenants};
 pub use table::{TableName, TableNameError};
 pub use topic::{Topic, TopicError};
 pub use transaction::{CommitError, Driver, Guarded, OutboxPool, OutboxTransaction};

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::code::Code;
 use crate::dispatcher::Delivery;
-use crate::event::EventId;
+use crate::event::{EventId, TenantId};
 use crate::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
 use crate::redact::Summary;
 use crate::topic::Topic;
@@ -30,6 +30,12 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// In what order its events are delivered. The store hands rows over in that order, and the relay keeps it.
     fn order(&self) -> Order {
         Order::None
+    }
+
+    /// Whether tenants share the relay: claims then take some of each, and none of those in
+    /// [`crowding`](ClaimRequest::crowding).
+    fn fair_tenants(&self) -> bool {
+        false
     }
 
     /// Checks that the table is there and can be relayed. Called once, before anything else.
@@ -120,6 +126,24 @@ pub struct ClaimRequest {
     /// Rows to leave out besides, whatever the mode: whoever remains for them is down or busy. A store that does not look
     /// at this is right but wasteful.
     pub spent: Arc<[Spent]>,
+    /// What to leave out of tenants that have their share of the relay already. Always empty unless tenants share it.
+    pub crowding: Arc<[Crowding]>,
+}
+
+/// What a claim leaves out of one tenant's rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Crowding {
+    /// All of them.
+    Whole(TenantId),
+    /// Those for sinks that it has its share of.
+    Some {
+        /// Whose.
+        tenant: TenantId,
+        /// Those of these topics.
+        exclude: Vec<Topic>,
+        /// And these.
+        spent: Vec<Spent>,
+    },
 }
 
 /// Rows of a topic that go to several sinks and that all of these sinks have confirmed.
@@ -203,6 +227,22 @@ pub enum OnDead {
     Block,
     /// They go on without it.
     Skip,
+}
+
+/// Whose events a relay is for: everybody's, as they come, if nothing else is said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tenants {
+    /// Only these tenants'; everybody's, if it is empty. Such a relay leaves the others to other relays.
+    pub only: Vec<TenantId>,
+    /// Claims take some of each tenant's, and no tenant may have all of the relay.
+    pub fair: bool,
+}
+
+impl Tenants {
+    /// Whether rows are claimed tenant by tenant.
+    pub fn apart(&self) -> bool {
+        self.fair || !self.only.is_empty()
+    }
 }
 
 /// A row that is leased to this relay.

@@ -58,6 +58,14 @@ impl Cursor {
         }
     }
 
+    /// Remembers where rows with an expired lease begin, as far as a claim has seen some.
+    pub(crate) fn meet(&mut self, suspect: Option<Key>) {
+        self.suspect = match (self.suspect, suspect) {
+            (Some(old), Some(new)) => Some(old.min(new)),
+            (old, new) => old.or(new),
+        };
+    }
+
     /// Where to read on, and whether that is the start.
     pub(crate) fn next(&self, now: Instant) -> (Key, bool) {
         let due = now.duration_since(self.went_back) >= self.pause();

@@ -17,3 +17,5 @@ mod print;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod table;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod tenants;

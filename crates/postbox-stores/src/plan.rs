@@ -45,6 +45,8 @@ pub struct Extras {
     pub ordered: Ordered,
     /// A trigger by which also a plain INSERT wakes a relay that sleeps. SQLite needs none.
     pub wake_trigger: bool,
+    /// The index by tenant, for relays that claim them apart (`fair_tenants`, `tenants`).
+    pub tenants: bool,
 }
 
 /// What a table has for delivery in order; each has what the one before it has.

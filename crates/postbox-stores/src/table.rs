@@ -25,6 +25,14 @@ impl Template {
         self
     }
 
+    /// The same with the places of another, filled after its own.
+    #[must_use]
+    #[cfg(feature = "postgres")]
+    pub fn and(mut self, other: &Self) -> Self {
+        self.0.extend_from_slice(&other.0);
+        self
+    }
+
     /// The statement.
     pub fn fill(&self, sql: &str) -> String {
         let mut out = sql.to_owned();

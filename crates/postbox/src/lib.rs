@@ -96,7 +96,7 @@ pub use postbox_core::{History, HotPath, Postbox, PostboxBuilder, PostboxPool, e
 pub use postbox_core::{
     Backoff, Cleaner, Code, DeadCause, DeadEvent, DeadFilter, DeadLetters, Inspect, OnDead, Order, Pattern,
     PatternError, Relay, RelayBuilder, RelayError, RelayHandle, RelayHealth, RunReport, Settings, Store,
-    StoreError, StoreErrorKind, TableCounts, TableRelay,
+    StoreError, StoreErrorKind, TableCounts, TableRelay, Tenants,
 };
 
 // For tests, metrics, and whoever implements a store or a sink.

@@ -8,7 +8,7 @@ use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
 use crate::cli::Call;
-use crate::config::{parse_delay, shown};
+use crate::config::{self, parse_delay, shown};
 use crate::report::{Failure, Problem};
 
 /// A value that cannot be used.
@@ -69,8 +69,7 @@ pub(crate) fn event_ids(call: &Call<'_>) -> Result<Vec<EventId>, Failure> {
 }
 
 fn tenant(call: &Call<'_>) -> Option<TenantId> {
-    let read = |given: &str| Uuid::try_parse(given).map_or_else(|_| TenantId::from_name(given), TenantId);
-    call.text("tenant").map(read)
+    call.text("tenant").map(config::tenant)
 }
 
 fn aggregate(call: &Call<'_>) -> Result<(Option<String>, Option<String>), Failure> {

@@ -66,8 +66,14 @@ fn extras(call: &Call<'_>) -> Extras {
         (false, true) => Ordered::Index,
         (false, false) => Ordered::AsItIs,
     };
-    let history = call.config.relay.history == History::Move;
-    Extras { history, ordered, wake_trigger: call.on("wake-trigger") }
+    let relay = &call.config.relay;
+    let tenants = relay.fair_tenants || !relay.tenants.is_empty();
+    Extras {
+        history: relay.history == History::Move,
+        ordered,
+        wake_trigger: call.on("wake-trigger"),
+        tenants,
+    }
 }
 
 /// One line before each step, so that a long one can be seen to run.

@@ -94,13 +94,5 @@ fn help(setting: &Setting) -> String {
     let doc = setting.doc.replace('`', "");
     let default =
         if setting.default.is_empty() { String::new() } else { format!(" [default: {}]", setting.default) };
-    let built = match setting.built {
-        None => String::new(),
-        Some([only]) => {
-            let only = if only.is_empty() { "unset" } else { only };
-            format!(" In this version only {only}.")
-        }
-        Some(some) => format!(" In this version: {}.", some.join(", ")),
-    };
-    format!("{doc}{built} [env: {}]{default}", setting.env)
+    format!("{doc} [env: {}]{default}", setting.env)
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use postbox_core::TenantId;
 use uuid::Uuid;
 
 use super::text::{Secret, shown};
@@ -262,6 +263,34 @@ pub(super) const fn names() -> Kind<Vec<String>> {
                 }
             }
             Ok(items.to_vec())
+        },
+        canonical: as_written,
+    }
+}
+
+/// A tenant: its id, or the name that its id is made of.
+pub(crate) fn tenant(given: &str) -> TenantId {
+    Uuid::try_parse(given).map_or_else(|_| TenantId::from_name(given), TenantId)
+}
+
+/// Tenants.
+pub(super) const fn tenants() -> Kind<Vec<TenantId>> {
+    Kind {
+        shape: Shape::List,
+        secret: false,
+        accepts: || "UUIDs or names of tenants, each once, with a comma between two".to_owned(),
+        parse: |items| {
+            let mut tenants = Vec::new();
+            for item in items {
+                if item.is_empty() {
+                    return Err("has an empty name in it".to_owned());
+                }
+                if tenants.contains(&tenant(item)) {
+                    return Err(format!("names {} twice", shown(item)));
+                }
+                tenants.push(tenant(item));
+            }
+            Ok(tenants)
         },
         canonical: as_written,
     }

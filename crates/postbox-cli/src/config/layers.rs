@@ -118,12 +118,7 @@ fn checked(
         }
         Ok(canonical) => {
             effective.items = canonical;
-            match setting.built {
-                Some(built) if !built.contains(&effective.items.join(",").as_str()) => {
-                    errors.push(unsupported(&effective, built));
-                }
-                _ => effective.valid = true,
-            }
+            effective.valid = true;
         }
     }
     effective
@@ -149,16 +144,6 @@ fn show_wrong(setting: &Setting, items: &[String]) -> String {
 fn wrong(effective: &Effective, cause: String) -> ConfigError {
     let next = format!("{} {}", change(effective), (effective.setting.accepts)());
     ConfigError::new(Code::ConfigInvalid, Some(effective.origin.clone()), cause, next)
-}
-
-fn unsupported(effective: &Effective, built: &[&str]) -> ConfigError {
-    let Effective { setting, items, origin, .. } = effective;
-    let cause = format!("{} = {} is not in this version", setting.path, shown(&items.join(",")));
-    let next = match built.join(" or ") {
-        none if none.is_empty() => format!("leave {} unset", setting.path),
-        values => format!("{} {values}, or leave it unset", change(effective)),
-    };
-    ConfigError::new(Code::ConfigUnsupported, Some(origin.clone()), cause, next)
 }
 
 /// How to change a value in the layer that has it; the value follows.

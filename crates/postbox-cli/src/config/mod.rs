@@ -24,7 +24,7 @@ use route::Routing;
 
 pub(crate) use error::{ConfigError, ConfigErrors, Origin};
 pub(crate) use flags::{CONFIG_ENV, Flags, args, args_for};
-pub(crate) use kind::{Shape, parse_delay};
+pub(crate) use kind::{Shape, parse_delay, tenant};
 pub(crate) use layers::{Effective, Env, environment};
 pub(crate) use reference::reference_markdown;
 pub(crate) use route::{Route, Sink};

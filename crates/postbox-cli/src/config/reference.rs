@@ -79,12 +79,7 @@ fn row(setting: &Setting) -> String {
             format!("`--{}`", setting.flag)
         }
     };
-    let later = match setting.built {
-        None => String::new(),
-        Some([""]) => " **Not in this version.**".to_owned(),
-        Some(built) => format!(" **In this version only {}.**", built.join(" and ")),
-    };
     // A `|` would end the cell, even in code.
-    let what = format!("{} Takes {}.{later}", setting.doc, (setting.accepts)()).replace('|', "\\|");
+    let what = format!("{} Takes {}.", setting.doc, (setting.accepts)()).replace('|', "\\|");
     format!("| `{}` | `{}` | {flag} | {default} | {what} |\n", setting.path, setting.env)
 }

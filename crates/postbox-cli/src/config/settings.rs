@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use postbox_core::History;
+use postbox_core::{History, TenantId};
 use uuid::Uuid;
 
 use super::kind::{self, Choice, DAY_MS, GIB, HOUR_MS, KIB, Kind, LONGEST_MS, Shape};
@@ -28,8 +28,6 @@ pub(crate) struct Setting {
     pub(crate) shape: Shape,
     /// Whether it is a secret as a whole.
     pub(crate) secret: bool,
-    /// The values that this version can do, where the contract has more.
-    pub(crate) built: Option<&'static [&'static str]>,
     /// What is accepted, to follow "set … to".
     pub(crate) accepts: fn() -> String,
     /// Checks a value and gives it as `config show` writes it, or says what is wrong with it.
@@ -59,8 +57,7 @@ macro_rules! settings {
         #[doc = $section_doc:literal]
         $section:ident: $Section:ident ($prefix:literal) {$(
             #[doc = $doc:literal]
-            $field:ident: $Type:ty = $kind:expr, default $default:literal, env $env:literal, flag $flag:literal
-            $(, built $built:expr)?;
+            $field:ident: $Type:ty = $kind:expr, default $default:literal, env $env:literal, flag $flag:literal;
         )*}
     )*) => {
         $(
@@ -105,7 +102,6 @@ macro_rules! settings {
                 doc: $doc.trim_ascii(),
                 shape: { const KIND: Kind<$Type> = $kind; KIND.shape },
                 secret: { const KIND: Kind<$Type> = $kind; KIND.secret },
-                built: settings!(@built $($built)?),
                 accepts: { const KIND: Kind<$Type> = $kind; KIND.accepts },
                 canonical: |items| {
                     const KIND: Kind<$Type> = $kind;
@@ -114,8 +110,6 @@ macro_rules! settings {
             },
         )*)*];
     };
-    (@built) => { None };
-    (@built $built:expr) => { Some($built) };
 }
 
 settings! {
@@ -165,10 +159,10 @@ settings! {
         max_in_flight_bytes: usize = kind::size::<{ 64 * KIB }, { 1_024 * GIB }>(), default "16MiB", env "OUTBOX_RELAY_MAX_IN_FLIGHT_BYTES", flag "max-in-flight-bytes";
         /// How events are claimed; `auto` is the best that the table and this version can do.
         claim: Claim = kind::choice::<Claim>(), default "auto", env "OUTBOX_RELAY_CLAIM", flag "claim";
-        /// Relays the events of these tenants only.
-        tenants: Vec<String> = kind::names(), default "", env "OUTBOX_RELAY_TENANTS", flag "tenants", built &[""];
-        /// Shares claims and slots between tenants.
-        fair_tenants: bool = kind::switch(), default "false", env "OUTBOX_RELAY_FAIR_TENANTS", flag "fair-tenants", built &["false"];
+        /// Relays the events of these tenants only; needs `single_active = false`, and the index that `migrate up --tenants` adds.
+        tenants: Vec<TenantId> = kind::tenants(), default "", env "OUTBOX_RELAY_TENANTS", flag "tenants";
+        /// Shares claims and slots between tenants; needs the index that `migrate up --fair-tenants` adds.
+        fair_tenants: bool = kind::switch(), default "false", env "OUTBOX_RELAY_FAIR_TENANTS", flag "fair-tenants";
         /// What becomes of a published event: kept until its retention ends, moved to `<table>_history` (which `migrate up --history move` makes), or deleted.
         history: History = kind::choice::<History>(), default "keep", env "OUTBOX_RELAY_HISTORY", flag "history";
         /// Whether the events of one aggregate are delivered in order.

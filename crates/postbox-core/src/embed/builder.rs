@@ -15,7 +15,7 @@ use crate::hot::HotPath;
 use crate::interceptor::EventInterceptor;
 use crate::outbox::Outbox;
 use crate::relay::{RelayBuilder, RelayError, Settings};
-use crate::store::Order;
+use crate::store::{Order, Tenants};
 use crate::table::TableName;
 use crate::tx::Layout;
 
@@ -47,6 +47,7 @@ pub struct PostboxBuilder<D, P> {
     relay: RelayBuilder<()>,
     single_active: bool,
     order: Order,
+    tenants: Tenants,
     history: History,
     hot: Option<HotPath>,
     prefix: String,
@@ -91,6 +92,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             relay: RelayBuilder::unbound(),
             single_active: true,
             order: Order::None,
+            tenants: Tenants::default(),
             history: History::Keep,
             hot: None,
             prefix: "outbox".into(),
@@ -196,6 +198,13 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
         self
     }
 
+    /// Whose events the relay is for, and whether tenants share it fairly; without this everybody's, as they come. Both need the
+    /// index that `postbox migrate up --fair-tenants` adds; only some needs [`single_active`](Self::single_active)`(false)`.
+    pub fn tenants(mut self, tenants: Tenants) -> Self {
+        self.tenants = tenants;
+        self
+    }
+
     /// What becomes of the rows of events that were delivered: kept (the default), moved to `<table>_history`, or deleted. With
     /// the last two an `event_id` that is enqueued again after its event was published is a new event.
     pub fn history(mut self, history: History) -> Self {
@@ -275,8 +284,12 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             relay = relay.hot(path);
         }
         // Settings and routes first: what is wrong with them, no database can mend.
-        let options =
-            StoreOptions { single_active: self.single_active, order: self.order, history: self.history };
+        let options = StoreOptions {
+            single_active: self.single_active,
+            order: self.order,
+            history: self.history,
+            tenants: self.tenants,
+        };
         let relay = relay.on(self.pool.store(&table, &settings, options)).build()?;
         let needs = Needs {
             clean: cleanup.is_some(),

@@ -5,12 +5,12 @@ use std::future::Future;
 use crate::cleaner::Sweep;
 use crate::history::History;
 use crate::relay::Settings;
-use crate::store::{Order, Store, StoreError};
+use crate::store::{Order, Store, StoreError, Tenants};
 use crate::table::TableName;
 use crate::tx::Layout;
 
 /// How the relay of a handle works, as far as that is for its store to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreOptions {
     /// Whether only one relay works on the table at a time.
     pub single_active: bool,
@@ -18,6 +18,8 @@ pub struct StoreOptions {
     pub order: Order,
     /// What becomes of the rows of delivered events.
     pub history: History,
+    /// Whose events it is for.
+    pub tenants: Tenants,
 }
 
 /// A pool on whose database a [`Postbox`](crate::Postbox) can run. `D` marks the driver, as with

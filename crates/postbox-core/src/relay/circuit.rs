@@ -1,10 +1,14 @@
 //! [`Circuit`]: a destination that is down costs no attempts and holds up nobody else (hazards 27, 28).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
+use super::dispatch::{End, Ended};
+use super::run::Engine;
+use crate::store::Store;
 
 /// The state of one sink's circuit.
 #[derive(Debug)]
@@ -84,6 +88,47 @@ impl Circuit {
     /// How long events of this sink are to be put off.
     pub(crate) fn put_off(&self, now: Instant) -> Option<Duration> {
         self.probe_at().map(|at| at.saturating_duration_since(now))
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// What an outcome says about the sink as a whole.
+    pub(super) fn note_circuit(&mut self, number: usize, ended: &Ended, now: Instant) {
+        let lane = &mut self.lanes[number];
+        let changed = match &ended.end {
+            End::Unavailable { error } => {
+                lane.last_error = Some(error.to_string());
+                lane.circuit.failed(now).then_some(true)
+            }
+            // Only a probe's answer closes a circuit: others may have been sent before it opened.
+            End::Delivered | End::Reject { .. } | End::Retry { .. } if ended.probe => {
+                lane.circuit.worked().then_some(false)
+            }
+            End::Delivered | End::Reject { .. } | End::Retry { .. } => None,
+        };
+        let Some(open) = changed else { return };
+        let name = Arc::clone(&lane.name);
+        if open {
+            let error = lane.last_error.as_deref().unwrap_or_default();
+            tracing::error!(
+                table = self.store.table(),
+                sink = &*name,
+                error,
+                "sink is down, its events wait"
+            );
+            let (after, reason, waiting) =
+                (lane.put_off(now), lane.down(&self.settings), lane.drain_ordinary());
+            for item in waiting {
+                self.give_back(number, item.lease, after, reason.clone());
+            }
+            self.release_waiting_for(number);
+        } else {
+            lane.last_error = None;
+            tracing::info!(table = self.store.table(), sink = &*name, "sink is back");
+            self.next_claim = now;
+        }
+        self.telemetry.circuit(&name, open);
+        self.note_sinks();
     }
 }
 

@@ -1,17 +1,22 @@
 //! What the loop claims next, and what it does with what it got.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
 use super::lane::{Item, Lane};
+use super::lease::Load;
 use super::order::Cut;
 use super::run::{Asked, Engine, SUSPECTS_TURN};
 use super::settle::Outcome;
+use super::shares::Shares;
 use crate::code::Code;
+use crate::event::TenantId;
 use crate::failpoint;
-use crate::store::{Claim, ClaimMode, ClaimRequest, Claimed, Standing, Store, StoreError};
+use crate::store::{Claim, ClaimMode, ClaimRequest, Claimed, Crowding, Standing, Store, StoreError};
 use crate::topic::Topic;
 
 impl<S: Store> Engine<S> {
@@ -24,6 +29,7 @@ impl<S: Store> Engine<S> {
             Asked::Nothing => self.request(ClaimMode::Waiting, 0),
             Asked::Rows(mode) => self.request(mode.clone(), self.limit(mode)),
         };
+        self.left_out_tenants = !request.crowding.is_empty();
         self.next_beat = now + self.settings.poll_interval;
         let store = self.store.clone();
         self.claiming = Some(tokio::spawn(async move {
@@ -91,7 +97,8 @@ impl<S: Store> Engine<S> {
 
     /// Rows that one lane may hold: one batch at work, one in the queue, one being settled, and one that waits behind others.
     pub(super) fn lane_capacity(&self) -> usize {
-        let batches = if self.strands.ordered() { 4 } else { 3 };
+        // Tenants that share it leave a quarter to each other.
+        let batches = if self.strands.ordered() || self.store.fair_tenants() { 4 } else { 3 };
         (batches * self.settings.batch_size).max(self.settings.concurrency)
     }
 
@@ -102,6 +109,31 @@ impl<S: Store> Engine<S> {
     /// A lane that is down or full: its topics are left out of the claim.
     pub(super) fn blocked(&self, lane: &Lane) -> bool {
         lane.circuit.is_open() || lane.held >= self.lane_capacity() || lane.held_bytes >= self.lane_bytes()
+    }
+
+    /// Whether a tenant has so much of a lane that it gets no more.
+    pub(super) fn crowds(&self, lane: &Lane, tenant: TenantId) -> bool {
+        let rows = self.lane_capacity().saturating_sub(lane.held);
+        let bytes = self.lane_bytes().saturating_sub(lane.held_bytes);
+        lane.shares.as_ref().is_some_and(|shares| shares.crowds(tenant, rows, bytes))
+    }
+
+    /// What the claim leaves out of tenants that have their share of some lanes.
+    fn crowding(&self) -> Arc<[Crowding]> {
+        let tenants = self.lanes.iter().filter_map(|lane| lane.shares.as_ref()).flat_map(Shares::tenants);
+        let tenants: HashSet<TenantId> = tenants.collect();
+        let left_out = |tenant: TenantId| {
+            if !self.lanes.iter().any(|lane| self.crowds(lane, tenant)) {
+                return None;
+            }
+            let shut = |lane: &Lane| self.blocked(lane) || self.crowds(lane, tenant);
+            if self.lanes.iter().all(shut) {
+                return Some(Crowding::Whole(tenant));
+            }
+            let (exclude, spent) = self.left_out(shut);
+            Some(Crowding::Some { tenant, exclude, spent })
+        };
+        tenants.into_iter().filter_map(left_out).collect()
     }
 
     pub(super) fn room(&self) -> usize {
@@ -123,6 +155,7 @@ impl<S: Store> Engine<S> {
         };
         // An event that goes to several sinks is in memory once for each.
         let max_bytes = self.settings.max_in_flight_bytes.saturating_sub(held_bytes) / self.routes.widest();
+        let crowding = if mode == ClaimMode::Waiting { self.crowding() } else { Arc::default() };
         ClaimRequest {
             mode,
             limit,
@@ -132,6 +165,7 @@ impl<S: Store> Engine<S> {
             max_attempts: self.settings.max_attempts,
             exclude: exclude.into(),
             spent: spent.into(),
+            crowding,
         }
     }
 
@@ -232,7 +266,7 @@ impl<S: Store> Engine<S> {
                 table = self.store.table(), topic = row.topic, event_id = %row.event_id, reason = row.reason,
                 code = Code::Undecodable.as_str(), "row is not an event"
             );
-            self.hold(asked, &row.lease, None, 0, Duration::ZERO, None);
+            self.hold(asked, &row.lease, Load::default(), Duration::ZERO, None);
             let topic = topic_or_none(row.topic);
             self.finish(Outcome::bury(
                 row.lease,
@@ -243,7 +277,7 @@ impl<S: Store> Engine<S> {
             ));
         }
         for lease in claim.returned {
-            self.hold(asked, &lease, None, 0, Duration::ZERO, None);
+            self.hold(asked, &lease, Load::default(), Duration::ZERO, None);
             self.finish(Outcome::release(lease, None));
         }
         let give_back = self.stopping || self.standing != Standing::Active;
@@ -255,7 +289,7 @@ impl<S: Store> Engine<S> {
         for claimed in claim.rows {
             let strand = self.strands.of(claimed.strand);
             if cut.has(strand) {
-                self.hold(asked, &claimed.lease, None, 0, claimed.age, None);
+                self.hold(asked, &claimed.lease, Load::default(), claimed.age, None);
                 self.finish(Outcome::release(claimed.lease, None));
                 continue;
             }
@@ -271,11 +305,11 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let Claimed { lease, delivery, age, .. } = claimed;
-            let bytes = delivery.payload.len();
+            let load = Load { lane: None, bytes: delivery.payload.len(), tenant: delivery.meta.tenant_id };
             let Some(&number) = lanes.and_then(<[usize]>::first) else {
                 let topic = delivery.meta.topic.clone();
                 tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");
-                self.hold(asked, &lease, None, bytes, age, None);
+                self.hold(asked, &lease, load, age, None);
                 let reason = format!("no route matches the topic {topic}");
                 self.finish(Outcome::bury(lease, Some(topic), Code::Unroutable, &reason, &self.settings));
                 cut.off(strand);
@@ -285,7 +319,7 @@ impl<S: Store> Engine<S> {
                 self.lanes[number].learn(&delivery.meta.topic);
                 last = Some((delivery.meta.topic.clone(), number));
             }
-            self.hold(asked, &lease, Some(number), bytes, age, None);
+            self.hold(asked, &lease, Load { lane: Some(number), ..load }, age, None);
             let lane = &mut self.lanes[number];
             let probe = lane.circuit.is_open() && *mode != ClaimMode::Waiting;
             if self.tracker.is_running(delivery.meta.event_id, now) {

@@ -12,7 +12,7 @@ use crate::code::Code;
 use crate::dispatcher::{
     BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher as _, Outcome, Receipts,
 };
-use crate::event::EventId;
+use crate::event::{EventId, TenantId};
 use crate::failpoint;
 use crate::panic::message;
 use crate::redact::Summary;
@@ -29,6 +29,8 @@ pub(super) struct Report {
     pub(super) again: Vec<Item>,
     /// Whether the unit is over and its slot free.
     pub(super) over: bool,
+    /// Whose slot that is, if it was one event alone.
+    pub(super) tenant: Option<TenantId>,
     /// So many events were sent together, and nothing came back.
     pub(super) silent: usize,
 }
@@ -219,7 +221,8 @@ impl Unit {
             outcomes.into_iter().filter_map(|(index, outcome)| self.ended(index, outcome, took)).collect();
         // The relay may be gone; its successor will find the leases.
         let silent = if self.silent { self.slots.len() } else { 0 };
-        let _ = self.shared.reports.send(Report { lane: self.lane, ended, again, over, silent });
+        let tenant = (self.batch.len() == 1).then(|| self.batch[0].meta.tenant_id);
+        let _ = self.shared.reports.send(Report { lane: self.lane, ended, again, over, tenant, silent });
     }
 
     /// Counts outcomes, those of one topic that stand together at once.

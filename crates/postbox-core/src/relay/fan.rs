@@ -14,8 +14,9 @@ use tokio::time::Instant;
 
 use super::dispatch::{End, Ended};
 use super::lane::{Item, Lane};
+use super::lease::{HeldKey, Load, Stage, key};
 use super::order::Behind;
-use super::run::{Engine, HeldKey, Stage, key};
+use super::run::Engine;
 use super::settle::Outcome;
 use crate::dispatcher::Delivery;
 use crate::redact::Summary;
@@ -122,7 +123,8 @@ impl<S: Store> Engine<S> {
     ) -> bool {
         let Claimed { lease, delivery, age, sinks_done, .. } = claimed;
         let key = key(&lease);
-        self.hold(asked, &lease, None, delivery.payload.len(), age, None);
+        let load = Load { lane: None, bytes: delivery.payload.len(), tenant: delivery.meta.tenant_id };
+        self.hold(asked, &lease, load, age, None);
         if self.stopping || self.standing != crate::store::Standing::Active {
             self.finish(Outcome::release(lease, None));
             return false;
@@ -146,29 +148,32 @@ impl<S: Store> Engine<S> {
     /// Puts it into the lanes of its sinks.
     pub(super) fn spread(&mut self, spread: Spread, full: &[bool]) {
         let Spread { lease, delivery, sinks_done, waiting } = spread;
-        let (topic, bytes, now) = (delivery.meta.topic.clone(), delivery.payload.len(), Instant::now());
+        let (topic, now) = (delivery.meta.topic.clone(), Instant::now());
+        let load = Load { lane: None, bytes: delivery.payload.len(), tenant: delivery.meta.tenant_id };
         let lanes = self.remaining(&topic, &sinks_done);
         if lanes.is_empty() {
             // All that the route leads to today have it.
             return self.finish(delivered(lease, topic));
         }
         let goes = |lane: &Lane| !lane.circuit.is_open() || (!waiting && lane.wants_probe(now));
-        let any_room = lanes.iter().any(|number| goes(&self.lanes[*number]) && !full[*number]);
+        // For a tenant that has its share of a lane, that one is full.
+        let crowds = |number: &usize| full[*number] || self.crowds(&self.lanes[*number], load.tenant);
+        let full: Vec<bool> = lanes.iter().map(crowds).collect();
+        let any_room = lanes.iter().zip(&full).any(|(number, full)| goes(&self.lanes[*number]) && !full);
         let mut fan = Fan { topic, legs: Vec::with_capacity(lanes.len()) };
-        for number in lanes {
+        for (number, full) in lanes.into_iter().zip(full) {
             let lane = &mut self.lanes[number];
             let probe = lane.circuit.is_open();
             let state = if !goes(lane) {
                 let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
                 State::Ended(Answer::NotAsked { after, reason })
-            } else if waiting && full[number] && any_room {
+            } else if waiting && full && any_room {
                 // The others do not wait for it. It finds the event in the table when it has room.
                 State::Ended(Answer::NotAsked { after: None, reason: None })
             } else {
                 let (lease, delivery) = (lease.clone(), delivery.clone());
                 lane.push(Item { lease, delivery, alone: !waiting, probe, hot: false });
-                lane.held += 1;
-                lane.held_bytes += bytes;
+                lane.take_on(&load);
                 State::Queued
             };
             let counted = matches!(state, State::Queued);
@@ -263,7 +268,7 @@ impl<S: Store> Engine<S> {
 
     fn answer(&mut self, key: &HeldKey, number: usize, answer: Answer) {
         let Some(held) = self.held.get_mut(key) else { return };
-        let (bytes, Some(fan)) = (held.bytes, &mut held.fan) else { return };
+        let (load, Some(fan)) = (held.load, &mut held.fan) else { return };
         if let Some(leg) = fan.leg(number) {
             leg.state = State::Ended(answer);
         }
@@ -273,8 +278,7 @@ impl<S: Store> Engine<S> {
             if let Some(leg) = fan.leg(number)
                 && std::mem::take(&mut leg.counted)
             {
-                self.lanes[number].held -= 1;
-                self.lanes[number].held_bytes -= bytes;
+                self.lanes[number].let_off(&load);
             }
         }
         self.sum_up(key);
@@ -285,7 +289,7 @@ impl<S: Store> Engine<S> {
         let Some(fan) = self.held.get(key).and_then(|held| held.fan.as_ref()) else { return };
         let queued = fan.legs.iter().filter(|leg| matches!(leg.state, State::Queued));
         for number in queued.map(|leg| leg.lane).collect::<Vec<_>>() {
-            self.lanes[number].queue.retain(|item| super::run::key(&item.lease) != *key);
+            self.lanes[number].queue.retain(|item| super::lease::key(&item.lease) != *key);
             self.answer(key, number, Answer::NotAsked { after: None, reason: None });
         }
     }

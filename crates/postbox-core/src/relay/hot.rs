@@ -3,7 +3,8 @@
 use tokio::time::Instant;
 
 use super::lane::Item;
-use super::run::{Engine, Stage};
+use super::lease::{Load, Stage};
+use super::run::Engine;
 use super::settle::Outcome;
 use crate::code::Code;
 use crate::hot::{HotEnd, HotEvent};
@@ -55,21 +56,21 @@ impl<S: Store> Engine<S> {
     fn admit(&mut self, event: HotEvent) {
         let HotEvent { lease, delivery, born, late, slot } = event;
         let (asked, age) = (Instant::from_std(born), std::time::Duration::ZERO);
-        let bytes = delivery.payload.len();
+        let load = Load { lane: None, bytes: delivery.payload.len(), tenant: delivery.meta.tenant_id };
         let Some(lanes) = self.routes.lanes_of(&delivery.meta.topic) else {
             let topic = delivery.meta.topic.clone();
             tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");
-            self.hold(asked, &lease, None, bytes, age, Some(slot));
+            self.hold(asked, &lease, load, age, Some(slot));
             let reason = format!("no route matches the topic {topic}");
             self.finish(Outcome::bury(lease, Some(topic), Code::Unroutable, &reason, &self.settings));
             return;
         };
         let paused = self.paused == Some(true);
         let &[number] = lanes else {
-            self.hold(asked, &lease, None, bytes, age, Some(slot));
+            self.hold(asked, &lease, load, age, Some(slot));
             return self.spread_hot(&lease, &delivery, !(late || self.stopping || paused));
         };
-        self.hold(asked, &lease, Some(number), bytes, age, Some(slot));
+        self.hold(asked, &lease, Load { lane: Some(number), ..load }, age, Some(slot));
         let now = Instant::now();
         let lane = &mut self.lanes[number];
         lane.learn(&delivery.meta.topic);

@@ -8,9 +8,12 @@ use metrics::Gauge;
 use tokio::time::Instant;
 
 use super::circuit::Circuit;
+use super::lease::Load;
 use super::queue::Queue;
 use super::settings::Settings;
+use super::shares::Shares;
 use crate::dispatcher::{BoxDispatcher, Delivery, Dispatcher as _};
+use crate::event::TenantId;
 use crate::redact::Summary;
 use crate::store::Lease;
 use crate::telemetry::Telemetry;
@@ -45,6 +48,8 @@ pub(super) struct Lane {
     /// Rows claimed for this lane and not yet settled, and their bytes. Hot ones have a bound of their own.
     pub(super) held: usize,
     pub(super) held_bytes: usize,
+    /// What tenants have of it, where they share it.
+    pub(super) shares: Option<Shares>,
     pub(super) last_error: Option<String>,
     /// So many of the next events are sent one by one: a whole batch got no answer, and one of them may be why.
     pub(super) careful: usize,
@@ -68,6 +73,7 @@ impl Lane {
             running: 0,
             held: 0,
             held_bytes: 0,
+            shares: None,
             last_error: None,
             careful: 0,
             nothing_waits: false,
@@ -94,6 +100,38 @@ impl Lane {
         self.topics.iter()
     }
 
+    /// From now on tenants share it.
+    pub(super) fn share(&mut self) {
+        self.shares = Some(Shares::default());
+        self.queue = Queue::by_turns();
+    }
+
+    /// A row was claimed for it.
+    pub(super) fn take_on(&mut self, load: &Load) {
+        self.held += 1;
+        self.held_bytes += load.bytes;
+        if let Some(shares) = &mut self.shares {
+            shares.take_on(load);
+        }
+    }
+
+    /// One was settled.
+    pub(super) fn let_off(&mut self, load: &Load) {
+        self.held -= 1;
+        self.held_bytes -= load.bytes;
+        if let Some(shares) = &mut self.shares {
+            shares.let_off(load);
+        }
+    }
+
+    /// A dispatch has ended, of this tenant's event if it was one alone.
+    pub(super) fn over(&mut self, tenant: Option<TenantId>) {
+        self.running -= 1;
+        if let (Some(shares), Some(tenant)) = (&mut self.shares, tenant) {
+            shares.over(tenant);
+        }
+    }
+
     pub(super) fn push(&mut self, item: Item) {
         self.queue.push_back(item);
         self.report_depth();
@@ -104,15 +142,15 @@ impl Lane {
         self.depth.set(self.queue.len() as f64);
     }
 
-    /// The next events to dispatch together, if a slot is free.
+    /// The next events to dispatch together, if a slot is free. Where each event has a slot of its own, no tenant has all slots.
     pub(super) fn next_unit(&mut self) -> Option<Vec<Item>> {
-        if self.running >= self.concurrency {
+        let free = self.concurrency.checked_sub(self.running).filter(|free| *free > 0)?;
+        let shares = self.shares.as_ref().filter(|_| self.batch_limit == 1);
+        let may = |tenant| shares.is_none_or(|shares| shares.may_start(tenant, free));
+        if self.circuit.is_open() && !self.queue.front(may)?.probe {
             return None;
         }
-        if self.circuit.is_open() && !self.queue.front()?.probe {
-            return None;
-        }
-        let mut first = self.queue.pop_front()?;
+        let mut first = self.queue.pop_front(may)?;
         if self.careful > 0 && !first.probe {
             self.careful -= 1;
             first.alone = true;
@@ -120,11 +158,14 @@ impl Lane {
         let mut unit = vec![first];
         while !unit[0].alone
             && unit.len() < self.batch_limit
-            && self.queue.front().is_some_and(|item| !item.alone)
+            && self.queue.front(|_| true).is_some_and(|item| !item.alone)
         {
-            unit.extend(self.queue.pop_front());
+            unit.extend(self.queue.pop_front(|_| true));
         }
         self.running += 1;
+        if let (Some(shares), Some(tenant)) = (&mut self.shares, tenant_of(&unit)) {
+            shares.started(tenant);
+        }
         self.report_depth();
         Some(unit)
     }
@@ -169,6 +210,14 @@ impl Lane {
     /// How long its events wait for the next probe.
     pub(super) fn put_off(&self, now: Instant) -> Option<Duration> {
         self.circuit.put_off(now)
+    }
+}
+
+/// Whose slot a dispatch takes, if it is somebody's alone.
+pub(super) fn tenant_of(unit: &[Item]) -> Option<TenantId> {
+    match unit {
+        [item] => Some(item.delivery.meta.tenant_id),
+        _ => None,
     }
 }
 

@@ -1,10 +1,14 @@
 //! The rows that are leased to this relay: held from the claim to the end of the settle, renewed on the way.
 
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use uuid::Uuid;
 
-use super::run::{Engine, Held, HeldKey, Stage, key};
+use super::fan::Fan;
+use super::run::Engine;
+use crate::event::TenantId;
 use crate::failpoint;
 use crate::hot::Slot;
 use crate::store::{Lease, Store, StoreError};
@@ -12,26 +16,74 @@ use crate::store::{Lease, Store, StoreError};
 /// What a renewal was asked for, and which of it was lost.
 pub(super) type Renewal = (Vec<Lease>, Result<Vec<Lease>, StoreError>);
 
+/// A row under one claim. A row can be claimed again while its first dispatch still runs (an operator's repair, a relay
+/// with a shorter lease): those are two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct HeldKey {
+    row: Uuid,
+    /// Of the token: all tasks look at the same one, and would wait for each other if each look counted itself in.
+    claim: u64,
+}
+
+impl Hash for HeldKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.row.hash(state);
+    }
+}
+
+pub(super) fn key(lease: &Lease) -> HeldKey {
+    HeldKey { row: lease.row, claim: lease.token.hash() }
+}
+
+/// What a row counts for, and where.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Load {
+    pub(super) lane: Option<usize>,
+    pub(super) bytes: usize,
+    pub(super) tenant: TenantId,
+}
+
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) lease: Lease,
+    pub(super) load: Load,
+    pub(super) stage: Stage,
+    pub(super) lease_until: Instant,
+    pub(super) claimed_at: Instant,
+    /// How long it had been due when it was claimed.
+    pub(super) age: Duration,
+    /// Its place on the hot path, if it came that way; free when this is dropped.
+    pub(super) slot: Option<Slot>,
+    /// Its strand, where order is kept.
+    pub(super) strand: Option<i64>,
+    /// Where it goes, if that is several sinks; its load has no lane then.
+    pub(super) fan: Option<Box<Fan>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Queued,
+    Running,
+    Settling,
+}
+
 impl<S: Store> Engine<S> {
     pub(super) fn hold(
         &mut self,
         asked: Instant,
         lease: &Lease,
-        lane: Option<usize>,
-        bytes: usize,
+        load: Load,
         age: Duration,
         slot: Option<Slot>,
     ) {
         if slot.is_some() {
             self.held_hot += 1;
-        } else if let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(lane)) {
-            lane.held += 1;
-            lane.held_bytes += bytes;
+        } else if let Some(lane) = load.lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            lane.take_on(&load);
         }
         let lease_until = asked + self.settings.lock_ttl;
         let held = Held {
-            lane,
-            bytes,
+            load,
             stage: Stage::Queued,
             lease_until,
             claimed_at: asked,
@@ -56,13 +108,11 @@ impl<S: Store> Engine<S> {
     fn uncount(&mut self, held: &Held) {
         if held.slot.is_some() {
             self.held_hot -= 1;
-        } else if let Some(lane) = held.lane.and_then(|lane| self.lanes.get_mut(lane)) {
-            lane.held -= 1;
-            lane.held_bytes -= held.bytes;
+        } else if let Some(lane) = held.load.lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            lane.let_off(&held.load);
         }
         for number in held.fan.iter().flat_map(|fan| fan.counted()) {
-            self.lanes[number].held -= 1;
-            self.lanes[number].held_bytes -= held.bytes;
+            self.lanes[number].let_off(&held.load);
         }
     }
 
@@ -135,7 +185,7 @@ impl<S: Store> Engine<S> {
 
     pub(super) fn forget(&mut self, forgotten: &HeldKey) {
         if let Some(held) = self.let_go(forgotten) {
-            let lanes = held.fan.iter().flat_map(|fan| fan.lanes()).chain(held.lane);
+            let lanes = held.fan.iter().flat_map(|fan| fan.lanes()).chain(held.load.lane);
             for number in lanes {
                 self.lanes[number].queue.retain(|item| key(&item.lease) != *forgotten);
             }

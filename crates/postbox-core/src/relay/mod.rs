@@ -18,6 +18,7 @@ mod queue;
 mod run;
 mod settings;
 mod settle;
+mod shares;
 mod stop;
 #[cfg(test)]
 mod tests;

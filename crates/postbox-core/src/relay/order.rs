@@ -11,7 +11,8 @@ use tokio::time::Instant;
 
 use super::fan::Spread;
 use super::lane::Item;
-use super::run::{Engine, HeldKey, Stage, key};
+use super::lease::{HeldKey, Stage, key};
+use super::run::Engine;
 use super::settle::Outcome;
 use crate::hash::RowMap;
 use crate::store::{Lease, OnDead, Order, Standing, Store, Verdict};

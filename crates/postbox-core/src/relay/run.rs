@@ -5,7 +5,6 @@
 //! half-way: `select!` only ever drops the *waiting* for a task, never the task.
 
 use std::future::Future;
-use std::hash::{Hash, Hasher};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,21 +17,20 @@ use uuid::Uuid;
 use super::RunReport;
 use super::backoff::Backoff;
 use super::dead_letter::AfterDeath;
-use super::dispatch::{Dispatching, End, Ended, Report};
-use super::fan::Fan;
+use super::dispatch::{Dispatching, Report};
 use super::health::RelayHealth;
 use super::hot;
-use super::lane::{Item, Lane};
-use super::lease::Renewal;
+use super::lane::{self, Item, Lane};
+use super::lease::{Held, HeldKey, Renewal, Stage, key};
 use super::order::Strands;
 use super::settings::{RelayError, Settings};
 use super::settle::Outcomes;
 use super::tracker::Tracker;
 use crate::hash::RowMap;
-use crate::hot::{HotEnd, Slot};
+use crate::hot::HotEnd;
 use crate::letter::Requirements;
 use crate::route::Routes;
-use crate::store::{Claim, ClaimMode, Lease, Settled, Standing, Store, StoreError, StoreErrorKind};
+use crate::store::{Claim, ClaimMode, Settled, Standing, Store, StoreError, StoreErrorKind};
 use crate::telemetry::Telemetry;
 
 /// The state of a relay.
@@ -76,6 +74,8 @@ pub(super) struct Engine<S: Store> {
     pub(super) next_extend: Instant,
     /// Not before this, after a renewal that failed.
     pub(super) extend_pause: Instant,
+    /// The last claim left out tenants that had their share: there may be more as soon as they have less.
+    pub(super) left_out_tenants: bool,
     pub(super) failures: i32,
     pub(super) suspects: Suspects,
     pub(super) report: RunReport,
@@ -86,25 +86,6 @@ pub(super) struct Engine<S: Store> {
     pub(super) needs: Requirements,
 }
 
-/// A row under one claim. A row can be claimed again while its first dispatch still runs (an operator's repair, a relay
-/// with a shorter lease): those are two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct HeldKey {
-    row: Uuid,
-    /// Of the token: all tasks look at the same one, and would wait for each other if each look counted itself in.
-    claim: u64,
-}
-
-impl Hash for HeldKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.row.hash(state);
-    }
-}
-
-pub(super) fn key(lease: &Lease) -> HeldKey {
-    HeldKey { row: lease.row, claim: lease.token.hash() }
-}
-
 /// A claim's answer, with when it was asked (leases count from before the question) and what for.
 pub(super) type Answer = (Instant, Asked, Result<Claim, StoreError>);
 
@@ -113,31 +94,6 @@ pub(super) type Answer = (Instant, Asked, Result<Claim, StoreError>);
 pub(super) enum Asked {
     Rows(ClaimMode),
     Nothing,
-}
-
-#[derive(Debug)]
-pub(super) struct Held {
-    pub(super) lease: Lease,
-    pub(super) lane: Option<usize>,
-    pub(super) bytes: usize,
-    pub(super) stage: Stage,
-    pub(super) lease_until: Instant,
-    pub(super) claimed_at: Instant,
-    /// How long it had been due when it was claimed.
-    pub(super) age: Duration,
-    /// Its place on the hot path, if it came that way; free when this is dropped.
-    pub(super) slot: Option<Slot>,
-    /// Its strand, where order is kept.
-    pub(super) strand: Option<i64>,
-    /// Where it goes, if that is several sinks; `lane` is none then.
-    pub(super) fan: Option<Box<Fan>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
-    Queued,
-    Running,
-    Settling,
 }
 
 /// Suspects are dispatched with nothing else in flight, so the relay takes turns: some of them, then the others.
@@ -177,6 +133,10 @@ impl<S: Store> Engine<S> {
         let now = Instant::now();
         let tracker = Tracker::new(settings.dispatch_timeout * 2);
         let strands = Strands::new(store.order());
+        let mut lanes = lanes;
+        if store.fair_tenants() {
+            lanes.iter_mut().for_each(Lane::share);
+        }
         Self {
             health: RelayHealth::new(store.table(), settings.poll_interval),
             dispatching: Dispatching {
@@ -209,6 +169,7 @@ impl<S: Store> Engine<S> {
             next_claim: now,
             next_beat: now,
             extend_pause: now,
+            left_out_tenants: false,
             failures: 0,
             suspects: Suspects { waiting: false, turn: false, turn_since: None, not_before: now },
             report: RunReport::default(),
@@ -361,7 +322,7 @@ impl<S: Store> Engine<S> {
                 let until = |item: &Item| self.held.get(&key(&item.lease)).map(|held| held.lease_until);
                 if unit.iter().filter_map(until).any(|until| until < must_last) {
                     let lane = &mut self.lanes[number];
-                    lane.running -= 1;
+                    lane.over(lane::tenant_of(&unit));
                     unit.into_iter().rev().for_each(|item| lane.queue.push_front(item));
                     self.next_extend = self.next_extend.min(now);
                     break;
@@ -384,7 +345,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn ended(&mut self, report: Report) {
         let now = Instant::now();
         if report.over {
-            self.lanes[report.lane].running -= 1;
+            self.lanes[report.lane].over(report.tenant);
         }
         let lane = &mut self.lanes[report.lane];
         lane.careful = lane.careful.max(report.silent);
@@ -405,45 +366,6 @@ impl<S: Store> Engine<S> {
                 lane.queue.push_front(item);
             }
         }
-    }
-
-    /// What an outcome says about the sink as a whole.
-    pub(super) fn note_circuit(&mut self, number: usize, ended: &Ended, now: Instant) {
-        let lane = &mut self.lanes[number];
-        let changed = match &ended.end {
-            End::Unavailable { error } => {
-                lane.last_error = Some(error.to_string());
-                lane.circuit.failed(now).then_some(true)
-            }
-            // Only a probe's answer closes a circuit: others may have been sent before it opened.
-            End::Delivered | End::Reject { .. } | End::Retry { .. } if ended.probe => {
-                lane.circuit.worked().then_some(false)
-            }
-            End::Delivered | End::Reject { .. } | End::Retry { .. } => None,
-        };
-        let Some(open) = changed else { return };
-        let name = Arc::clone(&lane.name);
-        if open {
-            let error = lane.last_error.as_deref().unwrap_or_default();
-            tracing::error!(
-                table = self.store.table(),
-                sink = &*name,
-                error,
-                "sink is down, its events wait"
-            );
-            let (after, reason, waiting) =
-                (lane.put_off(now), lane.down(&self.settings), lane.drain_ordinary());
-            for item in waiting {
-                self.give_back(number, item.lease, after, reason.clone());
-            }
-            self.release_waiting_for(number);
-        } else {
-            lane.last_error = None;
-            tracing::info!(table = self.store.table(), sink = &*name, "sink is back");
-            self.next_claim = now;
-        }
-        self.telemetry.circuit(&name, open);
-        self.note_sinks();
     }
 }
 

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::health::SinkHealth;
 use super::lane::Lane;
-use super::run::{Engine, FAILING_FOR, Stage};
+use super::lease::Stage;
+use super::run::{Engine, FAILING_FOR};
 use super::settle::Outcome;
 use crate::store::{Lease, Store};
 

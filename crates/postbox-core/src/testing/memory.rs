@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::clock::FakeClock;
 use super::drain::Tried;
-use crate::event::{Availability, EventId, Payload};
+use crate::event::{Availability, EventId, Payload, TenantId};
 use crate::outbox::Outbox;
 use crate::receive::Receive;
 use crate::record::Record;
@@ -43,8 +43,8 @@ impl MemoryOutbox {
     pub fn of(outbox: Outbox) -> Self {
         let name = Arc::from(outbox.table().to_string());
         let clock = FakeClock::new();
-        let (content, changed, order) = (Arc::default(), Arc::default(), Order::None);
-        Self { outbox, table: Table { name, clock, content, changed, order } }
+        let (content, changed, order, tenants) = (Arc::default(), Arc::default(), Order::None, Vec::new());
+        Self { outbox, table: Table { name, clock, content, changed, order, tenants } }
     }
 
     /// Relays of this table deliver in this order. Relays of clones that were made before are not told.
@@ -134,6 +134,8 @@ pub(super) struct Table {
     pub(super) changed: Arc<Notify>,
     /// In what order a relay on it delivers.
     pub(super) order: Order,
+    /// Whose events it delivers; everybody's, if it is empty.
+    pub(super) tenants: Vec<TenantId>,
 }
 
 #[derive(Debug, Default)]

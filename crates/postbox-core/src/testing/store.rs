@@ -108,7 +108,9 @@ impl Store for MemoryStore {
                 let done = |sink: &Arc<str>| row.sinks_done.iter().any(|name| **name == **sink);
                 spent.topic == row.record.topic && spent.sinks.iter().all(done)
             });
-            if !row.due(now, drain) || !of_topic || spent || (row.lock.is_some() && !expired) {
+            let only = &self.0.tenants;
+            let foreign = !only.is_empty() && !only.contains(&row.record.tenant_id);
+            if !row.due(now, drain) || !of_topic || spent || foreign || (row.lock.is_some() && !expired) {
                 lines.close(strand, &row.state);
                 continue;
             }
@@ -212,6 +214,8 @@ impl PostboxPool<Memory> for MemoryOutbox {
     fn store(&self, _: &TableName, _: &Settings, options: StoreOptions) -> MemoryStore {
         let mut store = MemoryOutbox::store(self);
         store.0.order = options.order;
+        // Nothing here is scarce: whose turn it is makes no difference.
+        store.0.tenants = options.tenants.only;
         store
     }
 

@@ -11,6 +11,7 @@ mod store;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use postbox_core::store::Tenants;
 use postbox_core::{Code, History, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
@@ -63,6 +64,8 @@ pub struct StoreSettings {
     pub order: Order,
     /// What becomes of the rows of delivered events.
     pub history: History,
+    /// Whose events the relay is for.
+    pub tenants: Tenants,
 }
 
 impl AnyDatabase {
@@ -230,7 +233,7 @@ impl AnyDatabase {
 
     /// A table for a relay; connects when it is opened.
     pub fn store(&self, table: &TableName, settings: StoreSettings) -> AnyStore {
-        let StoreSettings { single_active, name, leader_ttl, strategy, order, history } = settings;
+        let StoreSettings { single_active, name, leader_ttl, strategy, order, history, tenants } = settings;
         match &self.0 {
             Kind::Postgres { options, direct } => {
                 let mut store = PgStore::builder(options.as_ref().clone(), table.clone())
@@ -239,7 +242,8 @@ impl AnyDatabase {
                     .leader_ttl(leader_ttl)
                     .strategy(strategy)
                     .order(order)
-                    .history(history);
+                    .history(history)
+                    .tenants(tenants);
                 if let Some(direct) = direct {
                     store = store.direct(direct.as_ref().clone());
                 }
@@ -248,7 +252,7 @@ impl AnyDatabase {
             Kind::Sqlite(options) => {
                 let store = SqliteStore::builder(options.as_ref().clone(), table.clone());
                 let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
-                let store = store.order(order).history(history);
+                let store = store.order(order).history(history).tenants(tenants);
                 AnyStore::Sqlite(store.build())
             }
         }

@@ -37,6 +37,10 @@ impl Store for AnyStore {
         each!(self, store => store.order())
     }
 
+    fn fair_tenants(&self) -> bool {
+        each!(self, store => store.fair_tenants())
+    }
+
     async fn open(&self) -> Result<(), StoreError> {
         each!(self, store => store.open().await)
     }

@@ -19,8 +19,12 @@ use super::reading::{Batch, Reading};
 use super::row::{self, Found, Reader};
 use super::store::{Inner, Opened};
 use super::strands::Round;
+use super::tenants::Ring;
 use super::wake::Wake;
 use crate::cursor::{Cursor, Key, START, just_before};
+
+/// Where a claim tenant by tenant says how far it has come.
+const RING: usize = row::FIRST + row::COLUMNS;
 
 /// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
 #[derive(Debug)]
@@ -41,13 +45,15 @@ pub(super) struct Position {
     pub(super) cursor: Cursor,
     /// Where order is kept.
     pub(super) round: Round,
+    /// Where tenants are claimed apart.
+    pub(super) ring: Ring,
     /// So many of the next reads are of one batch.
     pub(super) wary: u32,
 }
 
 impl Position {
     pub(super) fn start() -> Self {
-        Self { cursor: Cursor::new(), round: Round::new(), wary: 0 }
+        Self { cursor: Cursor::new(), round: Round::new(), ring: Ring::default(), wary: 0 }
     }
 }
 
@@ -132,7 +138,8 @@ impl Inner {
             batch = self.hand_over(&mut state, None, opened, &request, batch).await?;
         }
         if let Some(wake) = &opened.wake {
-            let again = state.at.cursor.goes_back_in(Instant::now()).filter(|_| opened.ordered.is_none());
+            let by_time = opened.ordered.is_none() && opened.statements.claims.by_tenant.is_none();
+            let again = state.at.cursor.goes_back_in(Instant::now()).filter(|_| by_time);
             wake.claimed(sleep, &request, &batch.claim, again);
         }
         Ok(batch.claim)
@@ -192,26 +199,35 @@ impl Inner {
             ClaimMode::Suspect => (state.at.cursor.suspect.map_or(START, just_before), false),
             ClaimMode::Probe(_) => (START, false),
         };
+        let apart = statements.claims.by_tenant.as_ref().filter(|_| request.mode == ClaimMode::Waiting);
         let (sql, topics) = match &request.mode {
-            ClaimMode::Waiting => (&statements.claim_waiting, &request.exclude),
-            ClaimMode::Suspect => (&statements.claim_suspect, &request.exclude),
-            ClaimMode::Probe(topics) => (&statements.claim_probe, topics),
+            ClaimMode::Waiting => (apart.unwrap_or(&statements.claims.waiting), &request.exclude),
+            ClaimMode::Suspect => (&statements.claims.suspect, &request.exclude),
+            ClaimMode::Probe(topics) => (&statements.claims.probe, topics),
         };
         let token = format!("{}/{}", self.holder, Uuid::new_v4().simple());
         state.lost_tokens.push(token.clone());
-        let query = opened
-            .query(sql)
-            .bind(self.single_active.then_some(&self.holder))
-            .bind(&opened.key)
-            .bind(((from_at, from_sequence) != START).then_some(from_at))
-            .bind(from_sequence)
+        let query = opened.query(sql).bind(self.single_active.then_some(&self.holder)).bind(&opened.key);
+        let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+        let query = match apart {
+            None => query.bind(((from_at, from_sequence) != START).then_some(from_at)).bind(from_sequence),
+            // As many tenants as it may take rows.
+            Some(_) => query.bind(state.at.ring.from).bind(limit),
+        };
+        let query = query
             .bind(request.lock_ttl.as_secs_f64())
             .bind(fan::list(topics, &request.spent))
-            .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
+            .bind(limit)
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
             .bind(token.clone())
             .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts));
+        let query = if apart.is_some() {
+            let (whole, parts) = fan::crowding(&request.crowding);
+            query.bind(whole).bind(parts)
+        } else {
+            query
+        };
         let token: Token = token.into();
         let mut claim = Claim::default();
         // Row by row: a batch of large payloads shall not stand in memory twice.
@@ -220,7 +236,7 @@ impl Inner {
             let mut reader = Reader::new(row::FIRST, &self.label, &token);
             while let Some(row) = rows.try_next().await? {
                 if summary.is_none() {
-                    summary = Summary::read(&row)?;
+                    summary = Summary::read(&row, apart.is_some())?;
                 }
                 match reader.read(&row)? {
                     Some(Found::Delivery(claimed)) => {
@@ -248,13 +264,14 @@ impl Inner {
         match request.mode {
             ClaimMode::Waiting => {
                 claim.suspects = summary.suspect.is_some();
-                state.at.cursor.suspect = match (state.at.cursor.suspect, summary.suspect) {
-                    (Some(old), Some(new)) => Some(old.min(new)),
-                    (old, new) => old.or(new),
+                state.at.cursor.meet(summary.suspect);
+                claim.more = if let Some((last, some_have_more)) = summary.ring {
+                    !state.at.ring.looked(last) || full || some_have_more
+                } else {
+                    state.at.cursor.read(from_start, asked, summary.last, !full);
+                    // A short claim behind the cursor says nothing of what is in front of it.
+                    full || (!from_start && state.at.cursor.next(Instant::now()).1)
                 };
-                state.at.cursor.read(from_start, asked, summary.last, !full);
-                // A short claim behind the cursor says nothing of what is in front of it.
-                claim.more = full || (!from_start && state.at.cursor.next(Instant::now()).1);
             }
             ClaimMode::Suspect => {
                 state.at.cursor.suspect = if summary.picked == 0 { None } else { summary.suspect };
@@ -382,17 +399,20 @@ struct Summary {
     all_fit: bool,
     last: Option<Key>,
     suspect: Option<Key>,
+    /// Where tenants are claimed apart: the last that was looked at (none: there is none behind it), and whether some may have more.
+    ring: Option<(Option<Uuid>, bool)>,
 }
 
 impl Summary {
     /// None if the table has no row in `postbox_relay`.
-    fn read(row: &PgRow) -> Result<Option<Self>, sqlx::Error> {
+    fn read(row: &PgRow, apart: bool) -> Result<Option<Self>, sqlx::Error> {
         let key = |at, sequence| -> Result<Option<Key>, sqlx::Error> {
             Ok(row.try_get::<Option<_>, _>(at)?.zip(row.try_get::<Option<_>, _>(sequence)?))
         };
         let gate = row.try_get::<Option<bool>, _>(0)?.zip(row.try_get::<Option<bool>, _>(1)?);
         let Some((paused, mine)) = gate else { return Ok(None) };
         let (picked, all_fit) = (row.try_get(2)?, row.try_get(3)?);
-        Ok(Some(Self { paused, mine, picked, all_fit, last: key(4, 5)?, suspect: key(6, 7)? }))
+        let ring = if apart { Some((row.try_get(RING)?, row.try_get(RING + 1)?)) } else { None };
+        Ok(Some(Self { paused, mine, picked, all_fit, last: key(4, 5)?, suspect: key(6, 7)?, ring }))
     }
 }

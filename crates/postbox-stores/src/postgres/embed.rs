@@ -16,11 +16,12 @@ impl PostboxPool<SqlxPostgres> for PgPool {
     type Sweep = PgAdmin;
 
     fn store(&self, table: &TableName, settings: &Settings, options: StoreOptions) -> PgStore {
-        let StoreOptions { single_active, order, history } = options;
+        let StoreOptions { single_active, order, history, tenants } = options;
         PgStore::builder((*self.connect_options()).clone(), table.clone())
             .single_active(single_active)
             .order(order)
             .history(history)
+            .tenants(tenants)
             .name(&*settings.name)
             .build()
     }

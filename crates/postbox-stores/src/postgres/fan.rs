@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use postbox_core::Topic;
-use postbox_core::store::{Settlement, Spent};
+use postbox_core::store::{Crowding, Settlement, Spent};
+use uuid::Uuid;
 
 /// Neither topics nor names of sinks hold control characters.
 const SEPARATOR: &str = "\u{1f}";
@@ -26,6 +27,22 @@ pub(super) fn list(topics: &[Topic], spent: &[Spent]) -> Vec<String> {
         std::iter::once(spent.topic.as_str()).chain(names).collect::<Vec<_>>().join(SEPARATOR)
     });
     whole.chain(parts).collect()
+}
+
+/// Tenants that a claim leaves out, and entries as above of others, each behind its tenant.
+pub(super) fn crowding(crowding: &[Crowding]) -> (Vec<Uuid>, Vec<String>) {
+    let (mut whole, mut parts) = (Vec::new(), Vec::new());
+    for one in crowding {
+        match one {
+            Crowding::Whole(tenant) => whole.push(tenant.0),
+            Crowding::Some { tenant, exclude, spent } => {
+                parts.extend(
+                    list(exclude, spent).into_iter().map(|entry| format!("{tenant}{SEPARATOR}{entry}")),
+                );
+            }
+        }
+    }
+    (whole, parts)
 }
 
 /// The sinks to add to each row's, as one text; null where there is none.

@@ -34,6 +34,7 @@ mod statements;
 mod store;
 mod strands;
 mod strategy;
+mod tenants;
 mod transaction;
 mod tx;
 mod view;

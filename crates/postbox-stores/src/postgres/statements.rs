@@ -1,19 +1,19 @@
 //! The statements of one table, their names filled in once.
 
 use postbox_core::Layout;
+use postbox_core::store::Tenants;
 
 use super::facts::FACTS;
 use super::fan::REMAINS;
 use super::history::Sent;
 use super::letters::Letters;
 use super::schema::TableShape;
+use super::tenants;
 use crate::table::Template;
 
 #[derive(Debug)]
 pub(super) struct Statements {
-    pub(super) claim_waiting: String,
-    pub(super) claim_suspect: String,
-    pub(super) claim_probe: String,
+    pub(super) claims: Claims,
     pub(super) settle_delivered: Option<String>,
     pub(super) settle: String,
     pub(super) extend: String,
@@ -36,6 +36,51 @@ pub(super) struct Statements {
     pub(super) letters: Option<Letters>,
     /// Where the relay owns the table.
     pub(super) own: Option<Own>,
+}
+
+/// The statements that lease rows.
+#[derive(Debug)]
+pub(super) struct Claims {
+    pub(super) waiting: String,
+    /// Of each tenant some, where they are claimed apart.
+    pub(super) by_tenant: Option<String>,
+    pub(super) suspect: String,
+    pub(super) probe: String,
+}
+
+impl Claims {
+    /// `without` leaves out topics, `of` takes some alone.
+    fn new(base: &Template, full: bool, [without, of]: [&str; 2], tenants: &Tenants) -> Self {
+        let sql = if full { include_str!("sql/claim.sql") } else { include_str!("sql/claim_bare.sql") };
+        let claim = |rows: &Template, unlocked: &str, topics: &str, wanted: &str| {
+            let rows = rows.clone().with("unlocked", unlocked).with("topics", topics);
+            rows.with("wanted", wanted).fill(sql)
+        };
+        // What stands in a place may have places itself: those are filled after it.
+        let by_time = Template::default()
+            .with("recursive", "")
+            .with("picked", include_str!("sql/picked.sql"))
+            .with("by_key", "available_at, sequence")
+            .with("ring", "")
+            .and(base);
+        let by_tenant = Template::default()
+            .with("recursive", "RECURSIVE ")
+            .with("picked", include_str!("sql/picked_by_tenant.sql"))
+            .with("by_key", "turn, available_at, sequence")
+            .with("ring_of", tenants::ring_of(tenants))
+            .with("list", tenants::list(tenants))
+            .with("ring", tenants::RING)
+            .and(base);
+        let waiting = format!("(locked_at IS NULL OR {EXPIRED})");
+        let apart = full && tenants.apart();
+        Self {
+            waiting: claim(&by_time, &waiting, without, "NOT suspect"),
+            by_tenant: apart.then(|| claim(&by_tenant, &waiting, without, "NOT suspect")),
+            suspect: claim(&by_time, EXPIRED, without, "suspect"),
+            // The lease's seconds have no use here, but every statement takes the same parameters.
+            probe: claim(&by_time, "locked_at IS NULL AND $5::float8 IS NOT NULL", of, "NOT suspect"),
+        }
+    }
 }
 
 /// The statements of an owner.
@@ -131,10 +176,11 @@ impl Own {
 const EXPIRED: &str = "locked_at < now() - make_interval(secs => $5)";
 
 impl Statements {
-    pub(super) fn new(shape: &TableShape, sent: &Sent) -> Self {
+    pub(super) fn new(shape: &TableShape, sent: &Sent, tenants: &Tenants) -> Self {
         let base = Template::of(&shape.name, '"')
             .with("mine", mine("$1"))
             .with("facts", FACTS)
+            .with("tenants", tenants::condition(tenants))
             .with("traceparent", text_column(shape, "traceparent"))
             .with("tracestate", text_column(shape, "tracestate"));
         let full = shape.layout() == Layout::Full;
@@ -147,14 +193,6 @@ impl Statements {
                 .with("pending", "published_at IS NULL")
                 .with("die", "attempts = greatest(attempts, $3)")
         };
-        let claim_sql = if full { include_str!("sql/claim.sql") } else { include_str!("sql/claim_bare.sql") };
-        let claim = |unlocked: &str, topics: &str, wanted: &str| {
-            base.clone()
-                .with("unlocked", unlocked)
-                .with("topics", topics)
-                .with("wanted", wanted)
-                .fill(claim_sql)
-        };
         let settles = |stay: &str, go: &str| settles(&base, shape, sent, stay, go);
         let remains = if full { format!(" AND {REMAINS}") } else { String::new() };
         let (without, of) = (format!("topic <> ALL ($6){remains}"), format!("topic = ANY ($6){remains}"));
@@ -166,10 +204,7 @@ impl Statements {
         Self {
             own,
             letters: full.then(|| Letters::new(&base, shape)),
-            claim_waiting: claim(&format!("(locked_at IS NULL OR {EXPIRED})"), &without, "NOT suspect"),
-            claim_suspect: claim(EXPIRED, &without, "suspect"),
-            // The lease's seconds have no use here, but every statement takes the same parameters.
-            claim_probe: claim("locked_at IS NULL AND $5::float8 IS NOT NULL", &of, "NOT suspect"),
+            claims: Claims::new(&base, full, [&without, &of], tenants),
             settle_delivered: full.then(|| {
                 settles(include_str!("sql/settle_delivered.sql"), include_str!("sql/gone_delivered.sql"))
             }),
@@ -207,11 +242,11 @@ impl Statements {
                 "UPDATE {{relay}} SET shared_by = NULL, shared_until = NULL WHERE tbl = $1 AND shared_by = $2",
             ),
             suspects_among: pending.fill(
-                "SELECT EXISTS (SELECT 1 FROM {{table}} WHERE {{pending}} AND topic = ANY ($1)
+                "SELECT EXISTS (SELECT 1 FROM {{table}} WHERE {{pending}} AND topic = ANY ($1) AND {{tenants}}
                     AND locked_at < now() - make_interval(secs => $2))",
             ),
             due: pending.fill(
-                "SELECT id FROM {{table}} WHERE {{pending}} AND available_at <= now() AND $2::int IS NOT NULL
+                "SELECT id FROM {{table}} WHERE {{pending}} AND available_at <= now() AND {{tenants}} AND $2::int IS NOT NULL
                  ORDER BY available_at, sequence LIMIT $1",
             ),
             read_payload: base.fill("SELECT octet_length(payload::text) FROM {{table}} WHERE id = $1"),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Tenants};
 use postbox_core::{Code, History, Layout, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgPool, PgRow};
 use sqlx::query::{Query, QueryScalar};
@@ -25,7 +25,9 @@ use super::owner::Window;
 use super::schema::TableShape;
 use super::statements::Statements;
 use super::strategy::{LEADER_TTL, Strategy};
+use super::tenants;
 use super::wake::Wake;
+use crate::tenants::check as check_tenants;
 
 /// An outbox table in PostgreSQL, for one relay.
 ///
@@ -49,6 +51,7 @@ pub(super) struct Inner {
     strategy: Strategy,
     pub(super) order: Order,
     history: History,
+    tenants: Tenants,
     pub(super) window: std::sync::Mutex<Window>,
     /// Something was settled: strands that were in flight may go on.
     settled: Notify,
@@ -109,6 +112,7 @@ pub struct PgStoreBuilder {
     strategy: Strategy,
     order: Order,
     history: History,
+    tenants: Tenants,
     name: String,
     leader_ttl: Duration,
 }
@@ -145,6 +149,13 @@ impl PgStoreBuilder {
         self
     }
 
+    /// Whose events the relay is for, and whether they share it (everybody's, as they come). Both need the index that `migrate up`
+    /// adds with `--fair-tenants` or `--tenants`; only some needs `single_active(false)`.
+    pub fn tenants(mut self, tenants: Tenants) -> Self {
+        self.tenants = tenants;
+        self
+    }
+
     /// Where to reach the database itself, if the other address is a transaction pooler (`OUTBOX_DIRECT_URL`): all
     /// connections of the relay go there.
     pub fn direct(mut self, options: PgConnectOptions) -> Self {
@@ -174,6 +185,7 @@ impl PgStoreBuilder {
             strategy: self.strategy,
             order: self.order,
             history: self.history,
+            tenants: self.tenants,
             window: std::sync::Mutex::default(),
             settled: Notify::new(),
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
@@ -199,6 +211,7 @@ impl PgStore {
             strategy: Strategy::Auto,
             order: Order::None,
             history: History::Keep,
+            tenants: Tenants::default(),
             name,
             leader_ttl: LEADER_TTL,
         }
@@ -263,6 +276,10 @@ impl Inner {
                 Some(OrderedClaims::new(&shape, on_dead))
             }
         };
+        if self.tenants.apart() {
+            let indexed = tenants::is_indexed(&mut settles.connection, &shape).await?;
+            check_tenants(&self.tenants, &shape.name, self.order, self.single_active, indexed)?;
+        }
         let sent = Sent::look(&mut settles.connection, &shape, self.history).await?;
         settles.keep().await?;
         if pooled {
@@ -281,9 +298,9 @@ impl Inner {
         }
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
-        let owns = self.strategy.owns(&key, layout, self.single_active)?;
+        let owns = self.strategy.owns(&key, layout, self.single_active, &self.tenants)?;
         let wake = (!pooled).then(|| Wake::new(self.claims.options().clone(), shape.oid));
-        let statements = Statements::new(&shape, &sent);
+        let statements = Statements::new(&shape, &sent, &self.tenants);
         let opened = Opened { statements, layout, ordered, owns, pooled, key, lock, wake };
         if layout == Layout::Full {
             let mut link = self.settles.take().await?;
@@ -309,6 +326,10 @@ impl Store for PgStore {
 
     fn order(&self) -> Order {
         self.0.order
+    }
+
+    fn fair_tenants(&self) -> bool {
+        self.0.tenants.fair
     }
 
     async fn open(&self) -> Result<(), StoreError> {

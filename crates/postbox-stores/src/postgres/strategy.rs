@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use postbox_core::store::Tenants;
 use postbox_core::{Code, Layout, StoreError, StoreErrorKind};
 use sqlx::{PgConnection, Row as _};
 
@@ -28,8 +29,15 @@ impl Strategy {
     ///
     /// # Errors
     /// When it shall and cannot.
-    pub(super) fn owns(self, table: &str, layout: Layout, single_active: bool) -> Result<bool, StoreError> {
+    pub(super) fn owns(
+        self,
+        table: &str,
+        layout: Layout,
+        single_active: bool,
+        tenants: &Tenants,
+    ) -> Result<bool, StoreError> {
         let obstacle = match (layout, single_active) {
+            _ if tenants.fair => Some("tenants share it (fair_tenants), and their rows are leased"),
             (Layout::Bare, _) => {
                 Some("it has only the standard columns; `postbox migrate up` adds the others")
             }

@@ -237,10 +237,7 @@ impl Inner {
         drop(window);
         batch.put_in_order();
         if request.mode == ClaimMode::Waiting {
-            cursor.suspect = match (cursor.suspect, suspect) {
-                (Some(old), Some(new)) => Some(old.min(new)),
-                (old, new) => old.or(new),
-            };
+            cursor.meet(suspect);
             let full = batch.full(request);
             cursor.read(from_start, asked, last, !full);
             batch.claim.suspects = suspect.is_some();

@@ -345,6 +345,7 @@ mod tests {
             poll_interval: Duration::from_secs(1),
             exclude: Arc::from([]),
             spent: Arc::from([]),
+            crowding: Arc::from([]),
         }
     }
 

@@ -15,6 +15,7 @@ use super::lease::Candidate;
 use super::ordered::Ordered;
 use super::patience::OPERATION_LIMIT;
 use super::store::{Inner, Opened};
+use super::tenants::Ring;
 use crate::cursor::{Cursor, Key, START, just_before};
 
 /// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
@@ -22,6 +23,8 @@ use crate::cursor::{Cursor, Key, START, just_before};
 pub(super) struct ClaimState {
     pub(super) lead: Option<Lead>,
     cursor: Cursor,
+    /// Where tenants are claimed apart.
+    ring: Ring,
     /// Where order is kept.
     ordered: Option<Ordered>,
 }
@@ -32,7 +35,7 @@ impl ClaimState {
             Order::None => None,
             Order::Aggregate(on_dead) => Some(Ordered::new(on_dead)),
         };
-        Self { lead: None, cursor: Cursor::new(), ordered }
+        Self { lead: None, cursor: Cursor::new(), ring: Ring::default(), ordered }
     }
 }
 
@@ -72,7 +75,8 @@ impl Inner {
         }
         let picked = pick(&mut state, &mut reader.connection, opened, &request).await?;
         reader.keep();
-        let mut claim = Claim { standing, more: picked.more, suspects: picked.suspects, ..Claim::default() };
+        let suspects = request.mode == ClaimMode::Waiting && picked.suspect.is_some();
+        let mut claim = Claim { standing, more: picked.more, suspects, ..Claim::default() };
         if !picked.chosen.is_empty() {
             self.take_rows(opened, &request, &picked.chosen, &mut claim).await?;
         }
@@ -146,7 +150,7 @@ fn names(topics: &[Topic]) -> String {
 
 /// The topics of a look, and rows of others that it leaves out: an array of a topic and sinks means rows that all of these
 /// have confirmed.
-fn list(topics: &[Topic], spent: &[Spent]) -> String {
+pub(super) fn list(topics: &[Topic], spent: &[Spent]) -> String {
     let whole = topics.iter().map(|topic| Value::from(topic.as_str()));
     let parts = spent.iter().map(|spent| {
         std::iter::once(spent.topic.as_str()).chain(spent.sinks.iter().map(|name| &**name)).collect::<Value>()
@@ -157,8 +161,11 @@ fn list(topics: &[Topic], spent: &[Spent]) -> String {
 /// What a look at the table found.
 struct Picked {
     chosen: Vec<Candidate>,
+    all_fit: bool,
+    /// The last that was looked at, and the first whose lease ran out.
+    last: Option<Key>,
+    suspect: Option<Key>,
     more: bool,
-    suspects: bool,
 }
 
 async fn pick(
@@ -167,6 +174,13 @@ async fn pick(
     opened: &Opened,
     request: &ClaimRequest,
 ) -> Result<Picked, StoreError> {
+    if let (ClaimMode::Waiting, Some(by_tenant)) = (&request.mode, &opened.statements.by_tenant) {
+        let looked = state.ring.look(connection, by_tenant, request).await?;
+        let mut picked = choose(&looked.rows, request);
+        state.cursor.meet(picked.suspect);
+        picked.more = looked.more || !picked.all_fit;
+        return Ok(picked);
+    }
     let asked = Instant::now();
     let statements = &opened.statements;
     let (from, from_start) = match &request.mode {
@@ -195,41 +209,43 @@ async fn pick(
     // An aggregate promises no order.
     rows.sort_unstable_by_key(|row| (row.available_at, row.sequence));
 
-    let wants_suspects = request.mode == ClaimMode::Suspect;
-    let (mut chosen, mut bytes, mut all_fit) = (Vec::with_capacity(rows.len()), 0_usize, true);
-    let (mut last, mut suspect): (Option<Key>, Option<Key>) = (None, None);
-    for row in &rows {
-        let key = (from_micros(row.available_at), row.sequence);
-        if row.suspect {
-            suspect = suspect.or(Some(key));
-        }
-        if row.suspect == wants_suspects {
-            // One is always allowed.
-            if !chosen.is_empty() && bytes >= request.max_bytes {
-                all_fit = false;
-                break;
-            }
-            bytes = bytes.saturating_add(row.bytes);
-            chosen.push(*row);
-        }
-        last = Some(key);
-    }
-    let full = rows.len() >= request.limit || !all_fit;
+    let mut picked = choose(&rows, request);
+    let full = rows.len() >= request.limit || !picked.all_fit;
     let cursor = &mut state.cursor;
-    let mut picked = Picked { chosen, more: false, suspects: false };
     match request.mode {
         ClaimMode::Waiting => {
-            picked.suspects = suspect.is_some();
-            cursor.suspect = match (cursor.suspect, suspect) {
-                (Some(old), Some(new)) => Some(old.min(new)),
-                (old, new) => old.or(new),
-            };
-            cursor.read(from_start, asked, last, !full);
+            cursor.meet(picked.suspect);
+            cursor.read(from_start, asked, picked.last, !full);
             // A short claim behind the cursor says nothing of what is in front of it.
             picked.more = full || (!from_start && cursor.next(Instant::now()).1);
         }
-        ClaimMode::Suspect => cursor.suspect = suspect,
+        ClaimMode::Suspect => cursor.suspect = picked.suspect,
         ClaimMode::Probe(_) => {}
     }
     Ok(picked)
+}
+
+/// Those of the rows that a request wants, as many as fit.
+fn choose(rows: &[Candidate], request: &ClaimRequest) -> Picked {
+    let wants_suspects = request.mode == ClaimMode::Suspect;
+    let chosen = Vec::with_capacity(rows.len());
+    let mut picked = Picked { chosen, all_fit: true, last: None, suspect: None, more: false };
+    let mut bytes = 0_usize;
+    for row in rows {
+        let key = (from_micros(row.available_at), row.sequence);
+        if row.suspect {
+            picked.suspect = Some(picked.suspect.map_or(key, |first| first.min(key)));
+        }
+        if row.suspect == wants_suspects {
+            // One is always allowed.
+            if !picked.chosen.is_empty() && bytes >= request.max_bytes {
+                picked.all_fit = false;
+                break;
+            }
+            bytes = bytes.saturating_add(row.bytes);
+            picked.chosen.push(*row);
+        }
+        picked.last = Some(key);
+    }
+    picked
 }

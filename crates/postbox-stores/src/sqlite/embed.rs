@@ -13,11 +13,12 @@ impl PostboxPool<SqlxSqlite> for SqlitePool {
     type Sweep = SqliteAdmin;
 
     fn store(&self, table: &TableName, settings: &Settings, options: StoreOptions) -> SqliteStore {
-        let StoreOptions { single_active, order, history } = options;
+        let StoreOptions { single_active, order, history, tenants } = options;
         SqliteStore::builder((*self.connect_options()).clone(), table.clone())
             .single_active(single_active)
             .order(order)
             .history(history)
+            .tenants(tenants)
             .name(&*settings.name)
             .build()
     }

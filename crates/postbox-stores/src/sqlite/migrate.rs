@@ -35,6 +35,14 @@ const INDEXES: [(&str, &str, &str, &str); 8] = [
     ),
 ];
 
+/// For relays that claim tenants apart.
+pub(super) const TENANTS: (&str, &str, &str, &str) = (
+    "tenants_waiting",
+    "INDEX",
+    "(tenant_id, available_at, sequence)",
+    "published_at IS NULL AND dead_at IS NULL",
+);
+
 /// The time for a plain INSERT: whole milliseconds, exact, in every version that has STRICT tables.
 const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000";
 
@@ -74,7 +82,8 @@ fn index_sql(table: &TableName, (end, kind, columns, predicate): (&str, &str, &s
 
 /// Whether this is the statement that made the index whose name ends so.
 pub(super) fn is_right(end: &str, sql: &str) -> bool {
-    let Some((_, kind, columns, predicate)) = INDEXES.iter().find(|index| index.0 == end) else {
+    let Some((_, kind, columns, predicate)) = INDEXES.iter().chain([&TENANTS]).find(|index| index.0 == end)
+    else {
         return false;
     };
     sql.contains(kind) && sql.contains(columns) && predicate.split(" AND ").all(|part| sql.contains(part))
@@ -252,7 +261,8 @@ async fn table_steps(
         .await
         .and_then(|rows| rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect())
         .map_err(classify)?;
-    for index in INDEXES {
+    let tenants = extras.tenants || found.contains_key(&format!("{name}_{}", TENANTS.0));
+    for index in INDEXES.into_iter().chain(tenants.then_some(TENANTS)) {
         let (end, ..) = index;
         let index_name = format!("{name}_{end}");
         match found.get(&index_name) {
@@ -378,7 +388,8 @@ pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Resul
     let table = in_main(table)?;
     let template = names(&table);
     let mut up = vec![template.fill(include_str!("migrations/table.sql"))];
-    up.extend(INDEXES.map(|index| index_sql(&table, index)));
+    let tenants = extras.tenants.then_some(TENANTS);
+    up.extend(INDEXES.into_iter().chain(tenants).map(|index| index_sql(&table, index)));
     let mut view = include_str!("migrations/view.sql");
     if extras.history {
         view = include_str!("migrations/view_history.sql");

@@ -75,6 +75,7 @@ mod schema;
 mod seen;
 mod statements;
 mod store;
+mod tenants;
 mod transaction;
 mod tx;
 

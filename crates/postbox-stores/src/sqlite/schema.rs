@@ -7,7 +7,7 @@ use sqlx::{Row as _, SqliteConnection};
 
 use super::error::classify;
 use super::history::{INDEX, name_of};
-use super::migrate::is_right;
+use super::migrate::{TENANTS, is_right};
 use crate::table::{Template, missing};
 
 /// The twelve standard columns with their types.
@@ -109,10 +109,12 @@ pub(super) async fn names(
         by("by_sequence", "unpublished_by_sequence"),
         by("by_dead_aggregate", "dead_by_aggregate"),
     ];
+    let (place, by_tenants) = by("by_tenants_waiting", TENANTS.0);
     // On a table from before there was order nothing is blocked, and to find that out would mean to read all of it.
     let ordered = places[4..].iter().all(|(_, text)| !text.is_empty());
     let names =
         places.into_iter().fold(Template::of(table, '"'), |names, (place, text)| names.with(place, text));
+    let names = names.with(place, by_tenants);
     let (blocked, kept) = (include_str!("sql/blocked.sql"), include_str!("sql/kept.sql"));
     let (blocked, kept) =
         if ordered { (names.fill(blocked), names.fill(kept)) } else { ("0".into(), "0".into()) };

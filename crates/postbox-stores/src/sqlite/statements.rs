@@ -2,11 +2,15 @@
 
 use super::gone::Gone;
 use super::history::Sent;
+use super::tenants::{self, ByTenant};
 use crate::table::Template;
+use postbox_core::store::Tenants;
 
 #[derive(Debug)]
 pub(super) struct Statements {
     pub(super) pick_waiting: String,
+    /// Where tenants are claimed apart.
+    pub(super) by_tenant: Option<ByTenant>,
     pub(super) pick_suspect: String,
     pub(super) pick_probe: String,
     pub(super) suspects_among: String,
@@ -54,8 +58,8 @@ const MAY_WORK: &str = "EXISTS (SELECT 1 FROM {{relay}} r WHERE r.tbl = ?6 AND r
                    AND (?7 IS NULL OR (r.holder = ?7 AND r.expires_at > ?1)))";
 
 impl Statements {
-    pub(super) fn new(names: &Template, sent: &Sent) -> Self {
-        let base = names.clone().with("takeable", TAKEABLE);
+    pub(super) fn new(names: &Template, sent: &Sent, tenants: &Tenants) -> Self {
+        let base = names.clone().with("takeable", TAKEABLE).with("tenants", tenants::condition(tenants));
         let pick = |unlocked: &str, topics: &str| {
             base.clone().with("unlocked", unlocked).with("topics", topics).fill(include_str!("sql/pick.sql"))
         };
@@ -68,6 +72,7 @@ impl Statements {
         let content = include_str!("sql/content.sql");
         Self {
             pick_waiting: pick("(locked_at IS NULL OR locked_at < ?4)", without),
+            by_tenant: ByTenant::new(&base, tenants, without),
             pick_suspect: pick("locked_at < ?4", without),
             // The lease has no use here, but every statement takes the same parameters.
             pick_probe: pick(
@@ -77,7 +82,7 @@ impl Statements {
             suspects_among: base.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{table}} {{by_pending}}
                     WHERE published_at IS NULL AND dead_at IS NULL AND available_at <= ?1
-                    AND locked_at < ?2 AND topic IN (SELECT value FROM json_each(?3)))",
+                    AND locked_at < ?2 AND topic IN (SELECT value FROM json_each(?3)) AND {{tenants}})",
             ),
             letters: base.fill(include_str!("sql/letters.sql")),
             letter_content: base.fill(&content.replace("sinks_done\n", "sinks_done, dead_at, last_error\n")),
@@ -86,6 +91,7 @@ impl Statements {
             long_dead: base.fill(
                 "SELECT dead_at, sequence FROM {{table}} {{by_dead}}
                  WHERE dead_at IS NOT NULL AND dead_at <= ?1 AND (dead_at, sequence) > (?2, ?3) AND published_at IS NULL
+                   AND {{tenants}}
                  ORDER BY dead_at, sequence LIMIT ?4",
             ),
             any_to_redrive: base.fill(
@@ -141,7 +147,7 @@ mod tests {
         let pending = "USING INDEX org_outbox_pending_by_available (available_at>? AND available_at<?)";
         let key = "USING INTEGER PRIMARY KEY (rowid=?)";
         for (life, mut connection, names) in lives().await {
-            let s = Statements::new(&names, &Sent::Kept);
+            let s = Statements::new(&names, &Sent::Kept, &Tenants::default());
             for (sql, wanted) in [
                 (s.pick_waiting, vec![pending]),
                 (s.pick_suspect, vec![pending]),

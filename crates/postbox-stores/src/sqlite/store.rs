@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
 use postbox_core::redact::Summary;
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Verdict};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Tenants, Verdict};
 use postbox_core::{History, Order, StoreError, TableName};
 use serde_json::{Value, json};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
@@ -29,6 +29,7 @@ use super::ordered::{expect_order, fate};
 use super::row::{array, key_of, sequence_of};
 use super::schema::{TableShape, in_main, names};
 use super::statements::Statements;
+use crate::tenants::check as check_tenants;
 
 /// Tells the relays of this process that it has committed events: they look at once. Whoever commits elsewhere, or by a
 /// transaction of the driver's own, is found by looking.
@@ -55,6 +56,7 @@ pub(super) struct Inner {
     pub(super) holder: String,
     pub(super) leader_ttl: Duration,
     pub(super) order: Order,
+    tenants: Tenants,
     pub(super) opened: OnceCell<Opened>,
     pub(super) state: Mutex<ClaimState>,
     /// What became of rows since the last claim, where order is kept.
@@ -88,6 +90,7 @@ pub struct SqliteStoreBuilder {
     name: String,
     leader_ttl: Duration,
     order: Order,
+    tenants: Tenants,
 }
 
 impl SqliteStoreBuilder {
@@ -122,6 +125,13 @@ impl SqliteStoreBuilder {
         self
     }
 
+    /// Whose events the relay is for, and whether they share it (everybody's, as they come). Both need the index that `migrate up`
+    /// adds with `--fair-tenants` or `--tenants`; only some needs `single_active(false)`.
+    pub fn tenants(mut self, tenants: Tenants) -> Self {
+        self.tenants = tenants;
+        self
+    }
+
     /// Makes the store; nothing is opened yet.
     pub fn build(self) -> SqliteStore {
         let name: String = self.name.chars().filter(|c| !c.is_control()).take(64).collect();
@@ -135,6 +145,7 @@ impl SqliteStoreBuilder {
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
             order: self.order,
+            tenants: self.tenants,
             opened: OnceCell::new(),
             state: Mutex::new(ClaimState::new(self.order)),
             news: std::sync::Mutex::default(),
@@ -156,6 +167,7 @@ impl SqliteStore {
             history: History::Keep,
             name,
             leader_ttl: Duration::from_secs(15),
+            tenants: Tenants::default(),
         }
     }
 
@@ -181,10 +193,14 @@ impl Inner {
         if self.order != Order::None {
             expect_order(&names, &table)?;
         }
+        if self.tenants.apart() {
+            let indexed = !names.fill("{{by_tenants_waiting}}").is_empty();
+            check_tenants(&self.tenants, &table, self.order, self.single_active, indexed)?;
+        }
         reader.keep();
         self.writer.expect_writable().await?;
         Ok(Opened {
-            statements: Statements::new(&names, &sent),
+            statements: Statements::new(&names, &sent, &self.tenants),
             key: table.to_string(),
             lock_file: lock_file.into(),
             redrives: !shape.missing().contains(&"redrives"),
@@ -372,6 +388,10 @@ impl Store for SqliteStore {
 
     fn order(&self) -> Order {
         self.0.order
+    }
+
+    fn fair_tenants(&self) -> bool {
+        self.0.tenants.fair
     }
 
     async fn open(&self) -> Result<(), StoreError> {

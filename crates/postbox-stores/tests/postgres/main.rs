@@ -38,6 +38,7 @@ postbox_testkit::store_suite!(moving, Table::new(Shape::Moving));
 postbox_testkit::store_suite!(bare, Table::new(Shape::Bare));
 postbox_testkit::store_suite!(least_privilege, Table::new(Shape::Grants));
 postbox_testkit::store_suite!(pooled, Table::new(Shape::Pooled));
+postbox_testkit::tenants_suite!(fair, Table::new(Shape::Fair));
 
 /// What is promised of order, where a relay that is alone leases its rows.
 mod ordered_lease {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postbox_core::store::Order;
+use postbox_core::store::{Order, Tenants};
 use postbox_core::{EventId, History, Outbox, Receipt, Record, StoreError, TableName, UnitOfWork};
 use postbox_stores::postgres::migrate::{self, Extras, Grants, Ordered};
 use postbox_stores::postgres::{
@@ -52,6 +52,8 @@ pub(crate) enum Shape {
     PooledOrdered,
     /// Its relays move what was published.
     Moving,
+    /// With the index by tenant; tenants share its relays.
+    Fair,
 }
 
 /// A database of its own with one outbox table.
@@ -91,7 +93,7 @@ impl Table {
             let mut connection = options.connect().await.unwrap();
             let ordered = matches!(shape, Shape::Ordered | Shape::OrderedLease | Shape::PooledOrdered);
             let wanted = if ordered { Ordered::Writers } else { Ordered::AsItIs };
-            let options = Extras { ordered: wanted, ..Extras::default() };
+            let options = Extras { ordered: wanted, tenants: shape == Shape::Fair, ..Extras::default() };
             migrate::up_with(&mut connection, &name, options, |_| {}).await.unwrap();
         }
         if shape == Shape::Grants {
@@ -208,11 +210,11 @@ impl Subject for Table {
 
     fn features(&self) -> Features {
         let full = self.shape != Shape::Bare;
-        Features { full, order: self.is_ordered(), history: full }
+        Features { full, order: self.is_ordered(), history: full, tenants: self.shape == Shape::Fair }
     }
 
     fn has_hot_path(&self) -> bool {
-        matches!(self.shape, Shape::Migrated | Shape::Moving)
+        matches!(self.shape, Shape::Migrated | Shape::Moving | Shape::Fair)
     }
 
     fn outbox(&self) -> Outbox {
@@ -253,7 +255,13 @@ impl Subject for Table {
         let store = PgStore::builder(self.relay.clone(), self.name.clone());
         // Tests share a table by hand, then have it owned: nobody waits for the time of those that share to be over.
         let store = if single_active { store } else { store.leader_ttl(Duration::from_millis(1)) };
-        store.single_active(single_active).strategy(strategy).history(history).build()
+        let tenants = Tenants { fair: self.shape == Shape::Fair, ..Tenants::default() };
+        store.single_active(single_active).strategy(strategy).history(history).tenants(tenants).build()
+    }
+
+    fn tenants_store(&self, tenants: &Tenants, single_active: bool) -> PgStore {
+        let store = PgStore::builder(self.relay.clone(), self.name.clone()).tenants(tenants.clone());
+        store.single_active(single_active).build()
     }
 
     async fn make_history(&self) -> Vec<String> {

@@ -17,3 +17,4 @@ use subject::Table;
 
 postbox_testkit::store_suite!(sqlite, Table::new());
 postbox_testkit::store_suite!(moving, Table::moving());
+postbox_testkit::tenants_suite!(fair, Table::fair());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use postbox_core::{EventId, History, Order, Outbox, Receipt, Record, TableName, UnitOfWork};
+use postbox_core::{EventId, History, Order, Outbox, Receipt, Record, TableName, Tenants, UnitOfWork};
 use postbox_stores::sqlite::migrate::Extras;
 use postbox_stores::sqlite::{
     SqliteAdmin, SqliteOutboxTransaction, SqliteStore, SqlxSqlite, begin, connect_options, migrate,
@@ -21,6 +21,8 @@ pub(crate) struct Table {
     pub(crate) pool: SqlitePool,
     /// Its relays move what was published.
     moving: bool,
+    /// Tenants share its relays.
+    fair: bool,
 }
 
 /// How everybody opens the file of a test.
@@ -38,13 +40,23 @@ impl Table {
         let pool = SqlitePoolOptions::new().max_connections(4).connect_lazy_with(options.clone());
         let name: TableName = "org_outbox".parse().unwrap();
         migrate::up(&mut pool.acquire().await.unwrap(), &name, |_| {}).await.unwrap();
-        Self { folder, name, options, pool, moving: false }
+        Self { folder, name, options, pool, moving: false, fair: false }
     }
 
     /// A table whose relays move what was published.
     pub(crate) async fn moving() -> Self {
         let table = Self { moving: true, ..Self::new().await };
         table.make_history().await;
+        table
+    }
+
+    /// A table with the index by tenant, whose relays are shared.
+    pub(crate) async fn fair() -> Self {
+        let table = Self { fair: true, ..Self::new().await };
+        let extras = Extras { tenants: true, ..Extras::default() };
+        let mut connection = table.pool.acquire().await.unwrap();
+        migrate::up_with(&mut connection, &table.name, extras, |_| {}).await.unwrap();
+        drop(connection);
         table
     }
 
@@ -131,7 +143,7 @@ impl Subject for Table {
     type Driver = SqlxSqlite;
 
     fn features(&self) -> Features {
-        Features { full: true, order: true, history: true }
+        Features { full: true, order: !self.fair, history: true, tenants: self.fair }
     }
 
     fn writers_overlap(&self) -> bool {
@@ -177,7 +189,13 @@ impl Subject for Table {
 
     fn store_with(&self, single_active: bool, history: History) -> SqliteStore {
         let store = SqliteStore::builder(self.options.clone(), self.name.clone());
-        store.single_active(single_active).history(history).build()
+        let tenants = Tenants { fair: self.fair, ..Tenants::default() };
+        store.single_active(single_active).history(history).tenants(tenants).build()
+    }
+
+    fn tenants_store(&self, tenants: &Tenants, single_active: bool) -> SqliteStore {
+        let store = SqliteStore::builder(self.options.clone(), self.name.clone()).tenants(tenants.clone());
+        store.single_active(single_active).build()
     }
 
     async fn make_history(&self) -> Vec<String> {

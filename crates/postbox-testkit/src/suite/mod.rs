@@ -20,6 +20,7 @@ pub mod order_chaos;
 pub mod relay;
 pub mod script;
 pub mod settle;
+pub mod tenants;
 pub mod trouble;
 pub mod watch;
 
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postbox_core::cleaner::SweepCount;
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing, Tenants};
 use postbox_core::{
     Backoff, Browse, DeadLetters, Diagnose, Driver, EventId, History, Inspect, Order, Outbox,
     OutboxTransaction, Receipt, Record, RecordBuilder, Settings, Store, TableName, Topic, UnitOfWork,
@@ -89,7 +90,9 @@ pub trait Subject: Sync {
         assert!(!self.features().order, "a store that declares it gives one, {order:?}");
         self.store(single_active)
     }
-    /// The same, for a relay that does this with the rows of delivered events.
+    /// A new relay's view of the table, for some tenants or shared by them. One that does not declare it gives one that refuses.
+    fn tenants_store(&self, tenants: &Tenants, single_active: bool) -> Self::Store;
+    /// The same as [`store`](Self::store), for a relay that does this with the rows of delivered events.
     fn store_with(&self, single_active: bool, history: History) -> Self::Store;
     /// Gives the table a history; answers the steps that it took.
     fn make_history(&self) -> impl Future<Output = Vec<String>> + Send;
@@ -136,6 +139,7 @@ pub trait OpenTransaction: Send {
 }
 
 /// What a store can do beyond the standard columns.
+#[allow(clippy::struct_excessive_bools, reason = "each is something of its own that a store can do or not")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
     /// All columns: headers, aggregates, tokens, `dead_at`, pause, audit.
@@ -144,6 +148,8 @@ pub struct Features {
     pub order: bool,
     /// A history that published rows can be moved to.
     pub history: bool,
+    /// Tenants claimed apart.
+    pub tenants: bool,
 }
 
 /// What matters of a row.
@@ -200,6 +206,7 @@ pub fn request(mode: ClaimMode, limit: usize) -> ClaimRequest {
         max_attempts: 25,
         exclude: Arc::from([]),
         spent: Arc::from([]),
+        crowding: Arc::from([]),
     }
 }
 
@@ -322,6 +329,7 @@ macro_rules! store_suite {
                 order: a_pause_and_a_stop_give_back_what_waits_behind_others,
                 order: an_outage_holds_back_the_aggregate_everywhere,
                 order_chaos: aggregates_keep_their_order_whatever_happens,
+                tenants: what_tenants_cannot_have_is_refused,
                 trouble: an_outage_costs_no_attempt_and_no_other_sink,
                 trouble: an_outage_is_seen_in_the_table,
                 trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,
@@ -387,4 +395,54 @@ macro_rules! store_suite {
             $crate::suite::$part::$test(&subject).await;
         }
     )*};
+}
+
+/// Makes one test of each promise that concerns a relay which tenants share, for a subject that declares it.
+#[macro_export]
+macro_rules! tenants_suite {
+    ($name:ident, $subject:expr) => {
+        mod $name {
+            use super::*;
+            $crate::store_suite! { @each $subject =>
+                tenants: a_claim_takes_some_of_each_tenant,
+                tenants: who_has_a_share_already_is_left_out,
+                tenants: many_tenants_take_turns,
+                tenants: a_large_backlog_delays_no_other_tenant,
+                tenants: a_tenant_that_hangs_holds_up_no_other,
+                tenants: a_relay_for_some_leaves_the_others,
+                tenants: what_tenants_cannot_have_is_refused,
+                claim: two_claimers_never_share_a_row,
+                claim: a_claim_keeps_its_limits,
+                claim: an_expired_lease_is_claimed_again_alone,
+                claim: an_exhausted_row_is_dead_not_a_zombie,
+                claim: excluded_topics_are_left_and_probes_find_them,
+                claim: a_probe_that_finds_nothing_tells_of_suspects,
+                claim: what_commits_behind_the_cursor_is_found,
+                claim: an_undecodable_row_does_not_fail_its_batch,
+                settle: a_stale_settle_changes_nothing,
+                relay: everything_is_delivered_once,
+                relay: failures_back_off_and_die_at_the_limit,
+                relay: poison_holds_up_nobody,
+                relay: undecodable_rows_in_front_are_buried,
+                relay: a_batch_that_panics_runs_again_one_by_one,
+                relay: a_suspect_is_dispatched_alone,
+                relay: run_once_reports_what_it_did,
+                relay: a_stop_releases_what_does_not_finish_uncharged,
+                relay: payloads_in_flight_are_bounded,
+                hot: a_committed_event_is_handled_where_it_was_written,
+                hot: a_full_path_loses_nothing,
+                trouble: an_outage_costs_no_attempt_and_no_other_sink,
+                trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,
+                trouble: one_relay_works_the_other_takes_over,
+                trouble: many_relays_share_a_table,
+                trouble: a_pause_stops_delivery_and_outlives_relays,
+                trouble: leases_are_renewed_while_handlers_run,
+                fan_out: every_sink_gets_every_event_once,
+                fan_out: an_outage_of_one_sink_holds_up_no_other,
+                fan_out: a_slow_sink_does_not_slow_the_other,
+                dead_letter: dead_events_go_to_the_dead_letter_route,
+                dead_letter: dead_events_are_tried_again_by_themselves,
+            }
+        }
+    };
 }

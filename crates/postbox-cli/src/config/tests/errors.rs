@@ -88,17 +88,6 @@ fn a_kubernetes_service_called_outbox_relay_does_no_harm() {
 
 #[test]
 fn what_this_version_cannot_do_is_refused() {
-    for (name, value) in
-        [("OUTBOX_RELAY_TENANTS", "11111111-1111-4111-8111-111111111111"), ("OUTBOX_RELAY_FAIR_TENANTS", "1")]
-    {
-        let error = Start::default().env(name, value).error(UNSUPPORTED);
-        assert!(error.contains("is not in this version") && error.contains("unset"), "{error}");
-    }
-    assert_eq!(
-        Start::default().flags(["--fair-tenants=true"]).error(UNSUPPORTED),
-        "error[OUTBOX_CONFIG_UNSUPPORTED]: relay.fair_tenants = \"true\" is not in this version (from --fair-tenants)\n  \
-         next: give --fair-tenants false, or leave it unset      more: postbox explain OUTBOX_CONFIG_UNSUPPORTED"
-    );
     for (name, value) in [
         ("OUTBOX_RELAY_CLAIM", "auto"),
         ("OUTBOX_RELAY_CLAIM", "lease"),
@@ -109,6 +98,8 @@ fn what_this_version_cannot_do_is_refused() {
         ("OUTBOX_RELAY_ORDERING", "none"),
         ("OUTBOX_RELAY_ORDERING", "aggregate"),
         ("OUTBOX_RELAY_FAIR_TENANTS", "0"),
+        ("OUTBOX_RELAY_FAIR_TENANTS", "1"),
+        ("OUTBOX_RELAY_TENANTS", "11111111-1111-4111-8111-111111111111,acme"),
     ] {
         Start::default().env(name, value).config();
     }
@@ -164,7 +155,7 @@ fn everything_that_is_wrong_is_reported_at_once() {
     let start = file("colour = 1\nsink = \"nobody\"\n[relay]\nlock_ttl = \"10s\"\nmax_attempts = 0\n")
         .env("OUTBOX_RELAY_BATCH_SIZE", "many")
         .env("OUTBOX_RELAY_COLOUR", "1")
-        .flags(["--fair-tenants=true"]);
+        .flags(["--tenants", "acme,acme"]);
     let errors = start.errors();
     let seen = |code: &str, text: &str| {
         assert!(
@@ -178,7 +169,7 @@ fn everything_that_is_wrong_is_reported_at_once() {
     seen(INVALID, "relay.max_attempts = \"0\" is out of range (from postbox.toml:5)");
     seen(INVALID, "relay.lock_ttl = 10s is less than 1.5 × relay.dispatch_timeout = 30s");
     seen(INVALID, "sink = \"nobody\" is not in [sinks]");
-    seen(UNSUPPORTED, "relay.fair_tenants");
+    seen(INVALID, "relay.tenants = \"acme,acme\" names \"acme\" twice (from --tenants)");
     assert_eq!(errors.len(), 7, "{errors:#?}");
     let json = start.load().unwrap_err().to_json();
     assert_eq!(json["errors"].as_array().unwrap().len(), 7);

@@ -12,6 +12,7 @@ use crate::postgres::error::classify;
 use crate::postgres::history::name_of as history_name;
 use crate::postgres::order;
 use crate::postgres::schema::TableShape;
+use crate::postgres::tenants;
 use crate::postgres::wake;
 use crate::table::Template;
 
@@ -86,6 +87,11 @@ async fn look(connection: &mut PgConnection, table: &TableName, extras: Extras) 
             let marks = Marks { columns: &order::INDEX_MARKS, predicate };
             index(&table, shape.is_some(), &found, (end, &order::index_columns()), &marks, &mut steps);
         }
+    }
+    let (end, columns, predicate) = tenants::INDEX;
+    if extras.tenants || found.indexes.contains_key(&format!("{}_{end}", table.table())) {
+        let marks = Marks { columns: &[columns], predicate };
+        index(&table, shape.is_some(), &found, (end, columns), &marks, &mut steps);
     }
     if !found.storage {
         let sql = template.fill(include_str!("../migrations/storage.sql"));

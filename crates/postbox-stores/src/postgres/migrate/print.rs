@@ -6,7 +6,7 @@ use postbox_core::TableName;
 
 use super::{INDEXES, Ordered, history, index_sql, names};
 use crate::plan::Extras;
-use crate::postgres::order;
+use crate::postgres::{order, tenants};
 use crate::print::{goose, join};
 
 pub use crate::print::Format;
@@ -66,6 +66,9 @@ fn up_statements(table: &TableName, extras: Extras) -> Vec<String> {
     if extras.ordered >= Ordered::Index {
         let columns = order::index_columns();
         statements.extend(order::INDEXES.map(|(end, predicate)| index((end, &columns, predicate))));
+    }
+    if extras.tenants {
+        statements.push(index(tenants::INDEX));
     }
     let mut view = include_str!("../migrations/view.sql");
     if extras.history {

@@ -1,33 +1,19 @@
 -- Leases waiting rows to a relay. One statement, one snapshot: whether the relay may work, which rows, their lease.
 -- Times that no client can hold (infinity, the year 10000) are brought into range: they must hurt nobody else.
+-- Which rows: picked.sql, or picked_by_tenant.sql, which takes more parameters.
 -- $1 relay (null: many may work)  $2 table  $3 (null: the start), $4 read on behind this key  $5 lease seconds  $6 topics
 -- $7 rows  $8 bytes  $9 max attempts  $10 token  $11 last_error of exhausted rows
-WITH gate AS MATERIALIZED (
+WITH {{recursive}}gate AS MATERIALIZED (
     SELECT r.paused_at IS NOT NULL AS paused,
            {{mine}} AS mine
     FROM {{relay}} r
     WHERE r.tbl = $2
-), picked AS MATERIALIZED (
-    SELECT id, available_at, sequence, locked_at IS NOT NULL AS suspect,
-           -- The text of a compressed value is the only way to its size; others are about as long as they are stored.
-           CASE WHEN pg_column_compression(payload) IS NULL THEN pg_column_size(payload)
-                ELSE octet_length(payload::text) END + coalesce(octet_length(payload_raw), 0) AS bytes
-    FROM {{table}}
-    WHERE published_at IS NULL AND dead_at IS NULL
-      AND available_at <= now()
-      AND (available_at, sequence) > (coalesce($3, '-infinity'::timestamptz), $4)
-      AND {{unlocked}}
-      AND {{topics}}
-      AND (SELECT mine AND NOT paused FROM gate)
-    ORDER BY available_at, sequence
-    LIMIT $7
-    FOR UPDATE SKIP LOCKED
-), budget AS MATERIALIZED (
+), {{picked}}), budget AS MATERIALIZED (
     SELECT id, available_at, sequence, suspect,
            row_number() OVER by_key = 1
            OR sum(CASE WHEN {{wanted}} THEN bytes ELSE 0 END) OVER by_key - bytes < $8 AS fits
     FROM picked
-    WINDOW by_key AS (ORDER BY available_at, sequence)
+    WINDOW by_key AS (ORDER BY {{by_key}})
 ), claimed AS (
     UPDATE {{table}} t
     SET attempts = CASE WHEN t.attempts >= $9 THEN t.attempts ELSE t.attempts + 1 END,
@@ -49,5 +35,5 @@ WITH gate AS MATERIALIZED (
 )
 SELECT s.paused, s.mine, s.picked, s.all_fit, s.last_at, s.last_sequence, s.suspect_at, s.suspect_sequence,
        c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts, c.locked_at, c.created_at, c.available_at,
-       c.payload::text, c.payload_raw, {{facts}}
+       c.payload::text, c.payload_raw, {{facts}}{{ring}}
 FROM summary s LEFT JOIN claimed c ON true

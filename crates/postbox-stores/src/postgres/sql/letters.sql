@@ -14,6 +14,7 @@ WITH gate AS MATERIALIZED (
     FROM {{table}}
     WHERE dead_at IS NOT NULL AND dlq_at IS NULL AND published_at IS NULL
       AND available_at <= now()
+      AND {{tenants}}
       AND (locked_at IS NULL OR locked_at < now() - make_interval(secs => $3))
       AND (SELECT open FROM gate)
     ORDER BY available_at, sequence

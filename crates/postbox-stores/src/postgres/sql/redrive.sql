@@ -14,6 +14,7 @@ WITH gate AS MATERIALIZED (
       AND dead_at <= now() - make_interval(secs => $3)
       AND (dead_at, sequence) > (coalesce($6, '-infinity'::timestamptz), $7)
       AND (SELECT open FROM gate)
+      AND {{tenants}}
     ORDER BY dead_at, sequence
     LIMIT $8
 ), chosen AS MATERIALIZED (

@@ -5,5 +5,6 @@ FROM {{table}} {{by_letters}}
 WHERE dead_at IS NOT NULL AND dlq_at IS NULL AND published_at IS NULL
   AND available_at <= ?1
   AND (locked_at IS NULL OR locked_at < ?2)
+  AND {{tenants}}
 ORDER BY available_at, sequence
 LIMIT ?3

@@ -13,6 +13,7 @@ FROM (
       AND (available_at, sequence) > (?2, ?3)
       AND {{unlocked}}
       AND {{topics}}
+      AND {{tenants}}
     ORDER BY available_at, sequence
     LIMIT ?6
 )
