@@ -164,7 +164,7 @@ impl Bench {
         self.sql("CHECKPOINT").await;
     }
 
-    async fn sql(&self, sql: &str) {
+    pub(crate) async fn sql(&self, sql: &str) {
         sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned())).execute(&self.pool).await.expect("a statement");
     }
 

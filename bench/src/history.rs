@@ -103,6 +103,17 @@ async fn drained<T>(bench: &Bench, history: &str, drain: impl Future<Output = T>
     bench.add(TOPIC, bench.events).await;
     bench.settle_down().await;
     let before = wal(bench).await;
+    let (rate, done) = watched(bench, Box::pin(drain)).await;
+    #[allow(clippy::cast_precision_loss, reason = "a rate")]
+    let events = bench.events as f64;
+    let written = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), $1::pg_lsn)::float8";
+    let written: f64 =
+        sqlx::query_scalar(written).bind(before).fetch_one(&bench.pool).await.expect("a number");
+    (Drained { rate, wal: written / events }, done)
+}
+
+/// Events per second.
+async fn watched<T>(bench: &Bench, drain: impl Future<Output = T>) -> (f64, T) {
     let watch = async {
         let first = key(bench, "ASC").await;
         let last = key(bench, "DESC").await;
@@ -114,13 +125,17 @@ async fn drained<T>(bench: &Bench, history: &str, drain: impl Future<Output = T>
         }
         started.elapsed()
     };
-    let (took, done) = tokio::join!(watch, drain);
+    let (took, done) = tokio::join!(watch, Box::pin(drain));
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
     let events = bench.events as f64;
-    let written = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), $1::pg_lsn)::float8";
-    let written: f64 =
-        sqlx::query_scalar(written).bind(before).fetch_one(&bench.pool).await.expect("a number");
-    (Drained { rate: events / took.as_secs_f64(), wal: written / events }, done)
+    (events / took.as_secs_f64(), done)
+}
+
+impl Bench {
+    /// Has the backlog drained by the relay; answers events per second.
+    pub(crate) async fn timed_drain(&self, history: &str) -> f64 {
+        watched(self, by_relay(self, history)).await.0
+    }
 }
 
 async fn wal(bench: &Bench) -> String {

@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask bench drain [--sqlite | --lease | --history keep|move|none] [events] [rounds] [batch]`,
 //! `cargo xtask bench order [--lease] [events] [rounds] [batch]`, `cargo xtask bench hang [events] [rounds] [batch]`,
+//! `cargo xtask bench growth [--history …] [events] [rounds] [batch]`, `cargo xtask bench sustain [--history …] [seconds] [batch]`,
 //! `cargo xtask bench share [events] [rounds] [batch]`, `cargo xtask bench enqueue [seconds] [rounds]`,
 //! `cargo xtask bench outage [events] [rounds] [waiting]`, `cargo xtask bench latency [rate] [rounds] [seconds]`. Absolute
 //! figures depend on the machine; the ratio is what counts, and only ratios of one run.
@@ -10,6 +11,7 @@
 mod bare;
 mod drain;
 mod enqueue;
+mod growth;
 mod hang;
 mod history;
 mod latency;
@@ -44,6 +46,13 @@ async fn main() {
             order::run(claim, number(1, 200_000), number(2, 3), number(3, 500)).await;
         }
         Some("share") => share::run(number(1, 20_000), number(2, 3), number(3, 100)).await,
+        Some("growth") => {
+            let history = history.as_deref().unwrap_or("keep");
+            growth::run(history, number(1, 200_000), number(2, 3), number(3, 500)).await;
+        }
+        Some("sustain") => {
+            growth::sustain(history.as_deref().unwrap_or("none"), number(1, 60), number(2, 500)).await;
+        }
         Some("hang") => hang::run(number(1, 200_000), number(2, 3), number(3, 500)).await,
         Some("enqueue") => enqueue::run(number(1, 5), number(2, 3)).await,
         Some("outage") => outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await,
@@ -51,7 +60,8 @@ async fn main() {
         _ => eprintln!(
             "usage: cargo xtask bench drain [--sqlite | --lease | --history keep|move|none] [events] [rounds] [batch] | \
              order [--lease] [events] [rounds] [batch] | hang [events] [rounds] [batch] | \
-             share [events] [rounds] [batch] | enqueue [seconds] [rounds] | outage [events] [rounds] [waiting] | \
+             share [events] [rounds] [batch] | growth [--history …] [events] [rounds] [batch] | \
+             sustain [--history …] [seconds] [batch] | enqueue [seconds] [rounds] | outage [events] [rounds] [waiting] | \
              latency [rate] [rounds] [seconds]"
         ),
     }

@@ -67,6 +67,7 @@ impl Inner {
     pub(super) async fn claim(self: &Arc<Self>, request: ClaimRequest) -> Result<Claim, StoreError> {
         let opened = self.opened().await?;
         self.max_attempts.store(request.max_attempts, Ordering::Relaxed);
+        self.heard.all();
         let mut state = self.state.lock().await;
         if let Some(claim) = self.claim_ahead(&mut state, opened, &request).await? {
             if let Some(wake) = &opened.wake {

@@ -30,6 +30,7 @@ mod reading;
 mod row;
 mod schema;
 mod settling;
+mod signal;
 mod statements;
 mod store;
 mod strands;

@@ -23,6 +23,7 @@ use super::order::TableOrder;
 use super::ordered::OrderedClaims;
 use super::owner::Window;
 use super::schema::TableShape;
+use super::signal::Heard;
 use super::statements::Statements;
 use super::strategy::{LEADER_TTL, Strategy};
 use super::tenants;
@@ -61,6 +62,8 @@ pub(super) struct Inner {
     pub(super) opened: OnceCell<Opened>,
     pub(super) state: Mutex<ClaimState>,
     pub(super) max_attempts: AtomicI32,
+    /// What this process has committed.
+    pub(super) heard: Heard,
     /// The last settle's answer was lost: rows that no longer match may be its own work.
     pub(super) unsure: AtomicBool,
     /// Where there is no token: the lock's time after its last renewal, by row and the time it was claimed.
@@ -193,6 +196,7 @@ impl PgStoreBuilder {
             opened: OnceCell::new(),
             state: Mutex::new(ClaimState::new()),
             max_attempts: AtomicI32::new(25),
+            heard: Heard::default(),
             unsure: AtomicBool::new(false),
             renewed: std::sync::Mutex::default(),
         }))
@@ -375,7 +379,7 @@ impl Store for PgStore {
         let rest = async {
             match self.0.opened.get().and_then(|opened| opened.wake.as_ref()) {
                 Some(wake) => wake.wait(at_most).await,
-                None => tokio::time::sleep(at_most).await,
+                None => self.0.heard.wait(at_most).await,
             }
         };
         tokio::select! {

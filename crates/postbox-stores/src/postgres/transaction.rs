@@ -7,6 +7,7 @@ use sqlx::postgres::{PgDatabaseError, PgSeverity};
 use sqlx::{AssertSqlSafe, PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
+use super::signal;
 use super::tx::{SqlxPostgres, insert};
 use crate::table::Template;
 
@@ -44,9 +45,13 @@ impl Driver for SqlxPostgres {
     }
 
     async fn commit(tx: Self::Transaction) -> Result<(), CommitError<sqlx::Error>> {
-        tx.commit().await.map_err(|error| {
+        let committed = tx.commit().await.map_err(|error| {
             if certain(&error) { CommitError::RolledBack(error) } else { CommitError::Unknown(error) }
-        })
+        });
+        if !matches!(committed, Err(CommitError::RolledBack(_))) {
+            signal::give();
+        }
+        committed
     }
 
     async fn rollback(tx: Self::Transaction) -> Result<(), sqlx::Error> {

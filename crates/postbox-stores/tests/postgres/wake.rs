@@ -304,3 +304,22 @@ async fn a_relay_that_loses_its_place_does_not_sleep_on() {
     all_published(&table, "what it takes again").await;
     relay.shutdown().await.unwrap();
 }
+
+/// Where no session can listen, the process itself tells of its commits. (Those of other tests tell as well; alone, it is its own.)
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_a_pooler_a_commit_of_the_same_process_wakes_the_relay() {
+    let table = Table::new(Shape::Pooled).await;
+    let relay = relay(&table);
+    let outbox = table.outbox();
+    for _ in 0..3 {
+        let mut tx = table.open(&outbox).await;
+        let event = events(1).remove(0);
+        let receipt = outbox.enqueue(&mut tx, event).await.unwrap();
+        tx.commit().await.unwrap();
+        eventually("the event to be published", SOON, async || {
+            table.row(receipt.event_id).await.is_some_and(|row| row.published)
+        })
+        .await;
+    }
+    relay.shutdown().await.unwrap();
+}
