@@ -7,6 +7,7 @@ use postbox_core::{Availability, Json, Layout, OutboxTable, Payload, Record, Tab
 use sqlx::Postgres;
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
+use uuid::Uuid;
 
 use super::{order, wake};
 use crate::table::Template;
@@ -56,11 +57,11 @@ fn write(name: &TableName, layout: Layout, Form { one, birth, locks, rings }: Fo
     };
     let part = |text: &'static str| if birth { text } else { "" };
     let oid = format!("'{}'::regclass::oid", name.quoted('"'));
-    let leased = if one { "$19::bool" } else { "leased" };
+    let leased = if one { "$20::bool" } else { "leased" };
     let lease = format!(
-        ", CASE WHEN {leased} THEN $20 END, CASE WHEN {leased} THEN clock_timestamp() END, {leased}::int"
+        ", CASE WHEN {leased} THEN $21 END, CASE WHEN {leased} THEN clock_timestamp() END, {leased}::int"
     );
-    let first = if birth { 21 } else { 19 };
+    let first = if birth { 22 } else { 20 };
     let taken = format!(
         "WITH locks AS MATERIALIZED (
     SELECT pg_advisory_xact_lock(key) FROM (
@@ -83,7 +84,7 @@ fn write(name: &TableName, layout: Layout, Form { one, birth, locks, rings }: Fo
         .with("after_locks", if locks { "WHERE (SELECT count(*) FROM locks) >= 0\n" } else { "" })
         .with("birth_columns", part(", locked_by, locked_at, attempts"))
         .with("birth", if birth { lease } else { String::new() })
-        .with("birth_argument", part(", $19::bool[]"))
+        .with("birth_argument", part(", $20::bool[]"))
         .with("birth_name", part(", leased"))
         .with("birth_row", part(", id"))
         .with("ring", if rings { format!(", {}", wake::ring(&oid)) } else { String::new() })
@@ -143,5 +144,7 @@ pub(super) fn bind<'q>(
         Payload::Bytes { content_type, .. } => Some(content_type.as_str()),
         Payload::Json(_) => None,
     });
+    // Rising, where the table's own default is random: the newest rows are beside each other in the index of the key.
+    column!(_r => Uuid::now_v7());
     query
 }

@@ -2,7 +2,7 @@
 
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
-use super::migrate::{Format, print_up};
+use super::migrate::{Extras, Format, print_up_with};
 use super::schema::names;
 use crate::table::Template;
 
@@ -19,7 +19,8 @@ pub(super) async fn lives() -> Vec<(&'static str, SqliteConnection, Template)> {
         ("dead", "UPDATE org_outbox SET dead_at = sequence; ANALYZE"),
     ] {
         let mut connection = SqliteConnection::connect("sqlite::memory:").await.unwrap();
-        let ddl = print_up(&table, Format::Sql).unwrap();
+        let extras = Extras { tenants: true, ..Extras::default() };
+        let ddl = print_up_with(&table, Format::Sql, extras).unwrap();
         let rows = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n LIMIT 3000)
             INSERT INTO org_outbox (tenant_id, topic, payload, event_id)
             SELECT zeroblob(16), 't', '{}', randomblob(16) FROM n";

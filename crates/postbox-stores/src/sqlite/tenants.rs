@@ -172,7 +172,37 @@ fn left_out(crowding: &[Crowding]) -> (Vec<String>, Vec<Value>) {
 
 #[cfg(test)]
 mod tests {
-    use super::behind;
+    use postbox_core::TenantId;
+
+    use super::super::plans::{lives, plan};
+    use super::*;
+
+    /// Nothing is read but what is taken, and one row of each tenant.
+    #[tokio::test]
+    async fn tenants_are_found_by_their_index() {
+        let some = Tenants { only: vec![TenantId::NIL, TenantId::from_name("acme")], fair: false };
+        for tenants in [Tenants { fair: true, ..Tenants::default() }, some] {
+            for (life, mut connection, names) in lives().await {
+                let by_tenant = ByTenant::new(&names, &tenants, "topic <> 'x'").unwrap();
+                for sql in [by_tenant.ring, by_tenant.pick] {
+                    let plan = plan(&mut connection, &sql).await;
+                    assert!(
+                        plan.contains("USING INDEX org_outbox_tenants_waiting (tenant_id")
+                            || plan.contains("USING COVERING INDEX org_outbox_tenants_waiting (tenant_id"),
+                        "{life}:\n{plan}"
+                    );
+                    for bad in
+                        ["SCAN org_outbox\n", "SCAN s\n", "SCAN t\n", "SCAN n\n", "TEMP B-TREE FOR ORDER BY"]
+                    {
+                        assert!(
+                            !plan.contains(bad) || sql.contains("VALUES"),
+                            "{life}: {bad} in:\n{plan}\n{sql}"
+                        );
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn what_is_behind_an_id_is_behind_it_alone() {
