@@ -1,5 +1,6 @@
 //! Makes the parts out of the configuration. The only place that knows all crates.
 
+use std::path::Path;
 use std::time::Duration;
 
 use postbox_core::cleaner::SweepRequest;
@@ -54,6 +55,15 @@ impl Database {
         }
         let by_default = matches!(config.origin("database_url"), Some(Origin::Default));
         Ok(Self { inner, by_default })
+    }
+
+    /// Another file, which is made when somebody connects.
+    pub(crate) fn at_file(file: &Path) -> Result<Self, Failure> {
+        // As a URL has it: these two mean something else there.
+        let path = file.display().to_string().replace('%', "%25").replace('?', "%3F");
+        let inner = AnyDatabase::from_url(&format!("sqlite:{path}?mode=rwc"));
+        let inner = inner.map_err(|error| Problem::new(error.code(), error.message()))?;
+        Ok(Self { inner, by_default: false })
     }
 
     /// Host and name, or the file, for questions to people.
@@ -180,35 +190,43 @@ pub(crate) struct TableMonitor {
     pub(crate) telemetry: Telemetry,
 }
 
+/// What a relay of the configuration works with.
+pub(crate) fn store(
+    config: &Config,
+    database: &Database,
+    table: &TableName,
+    name: &str,
+) -> Result<AnyStore, Failure> {
+    if config.relay.claim == Claim::Owner && database.dialect() == Dialect::Sqlite {
+        let message = "relay.claim = \"owner\": rows of a SQLite file are leased";
+        return Err(Problem::new(Code::ConfigUnsupported, message).next("leave relay.claim at auto").into());
+    }
+    let settings = StoreSettings {
+        single_active: config.relay.single_active,
+        name: name.to_owned(),
+        leader_ttl: LEADER_LEAST.max(config.relay.poll_interval * LEADER_TICKS),
+        strategy: match config.relay.claim {
+            Claim::Auto => Strategy::Auto,
+            Claim::Lease => Strategy::Lease,
+            Claim::Owner => Strategy::Owner,
+        },
+        order: order(config),
+        history: config.relay.history,
+        tenants: Tenants { only: config.relay.tenants.clone(), fair: config.relay.fair_tenants },
+    };
+    Ok(database.inner.store(table, settings))
+}
+
 /// One relay per table, each with a store of its own; sinks are shared between tables, so that a file is open once.
 ///
 /// Gauges are made here: the recorder must be installed before.
 pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result<Vec<TableRelay>, Failure> {
     let tables = tables(&config.relay.tables)?;
-    if config.relay.claim == Claim::Owner && database.dialect() == Dialect::Sqlite {
-        let message = "relay.claim = \"owner\": rows of a SQLite file are leased";
-        return Err(Problem::new(Code::ConfigUnsupported, message).next("leave relay.claim at auto").into());
-    }
     let sinks = sinks(config)?;
     let routes = describe_routes(config);
     let mut relays = Vec::new();
     for table in tables {
-        let store = database.inner.store(
-            &table,
-            StoreSettings {
-                single_active: config.relay.single_active,
-                name: name.to_owned(),
-                leader_ttl: LEADER_LEAST.max(config.relay.poll_interval * LEADER_TICKS),
-                strategy: match config.relay.claim {
-                    Claim::Auto => Strategy::Auto,
-                    Claim::Lease => Strategy::Lease,
-                    Claim::Owner => Strategy::Owner,
-                },
-                order: order(config),
-                history: config.relay.history,
-                tenants: Tenants { only: config.relay.tenants.clone(), fair: config.relay.fair_tenants },
-            },
-        );
+        let store = store(config, database, &table, name)?;
         let how = if config.relay.single_active { "single active" } else { "shared" };
         let how = match order(config) {
             Order::None => how.to_owned(),
@@ -343,7 +361,8 @@ fn order(config: &Config) -> Order {
     }
 }
 
-fn settings(config: &Config, name: &str) -> Settings {
+/// How a relay of the configuration works.
+pub(crate) fn settings(config: &Config, name: &str) -> Settings {
     Settings {
         poll_interval: config.relay.poll_interval,
         batch_size: config.relay.batch_size,

@@ -1,5 +1,6 @@
 //! The command line: what can be asked for, and how it gets to the commands.
 
+mod bench;
 mod operate;
 
 use std::ffi::OsString;
@@ -110,6 +111,7 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
         "pause" => cmd::pause::pause(&call),
         "resume" => cmd::pause::resume(&call),
         "enqueue" => cmd::enqueue::run(&call),
+        "bench" => cmd::bench::run(&call),
         "config check" => cmd::config::check(&call),
         _ => cmd::config::show(&call),
     }
@@ -183,7 +185,7 @@ pub(crate) fn command() -> Command {
         .arg_required_else_help(true)
         .arg(json)
         .subcommands([demo(), migrate(), relay(), operate::status(), operate::events(), operate::dead(), pause(), resume()])
-        .subcommands([operate::clean(), operate::doctor(), enqueue(), config(), explain(), operate::completions()])
+        .subcommands([operate::clean(), operate::doctor(), bench::bench(), enqueue(), config(), explain(), operate::completions()])
 }
 
 fn switch(name: &'static str, help: &'static str) -> Arg {

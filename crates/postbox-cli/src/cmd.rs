@@ -1,5 +1,6 @@
 //! The commands, one file each, and what several of them share.
 
+pub(crate) mod bench;
 mod chosen;
 pub(crate) mod clean;
 pub(crate) mod completions;

@@ -210,6 +210,17 @@ impl Failure {
         }
     }
 
+    /// This, and something else that went wrong after it.
+    pub(crate) fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Problems(mut problems), Self::Problems(others)) => {
+                problems.extend(others);
+                Self::Problems(problems)
+            }
+            (first, _) => first,
+        }
+    }
+
     /// The first of all that went wrong: what, and what to do next.
     pub(crate) fn first(&self) -> (String, String) {
         let first = &self.to_json()["errors"][0];

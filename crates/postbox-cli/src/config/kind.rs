@@ -229,6 +229,11 @@ pub(super) trait Choice: Copy + 'static {
     const WORDS: &'static [(&'static str, Self)];
 }
 
+/// The word for a variant.
+pub(super) fn word<T: Choice + PartialEq>(chosen: T) -> &'static str {
+    T::WORDS.iter().find(|(_, variant)| *variant == chosen).map_or("", |(word, _)| *word)
+}
+
 /// One word of a [`Choice`].
 pub(super) const fn choice<T: Choice>() -> Kind<T> {
     Kind {

@@ -218,6 +218,13 @@ impl Choice for Claim {
         &[("auto", Self::Auto), ("lease", Self::Lease), ("owner", Self::Owner)];
 }
 
+impl Claim {
+    /// The word for it.
+    pub(crate) fn as_str(self) -> &'static str {
+        kind::word(self)
+    }
+}
+
 impl Choice for History {
     const WORDS: &'static [(&'static str, Self)] =
         &[("keep", Self::Keep), ("move", Self::Move), ("none", Self::None)];
@@ -234,6 +241,13 @@ pub(crate) enum Ordering {
 
 impl Choice for Ordering {
     const WORDS: &'static [(&'static str, Self)] = &[("none", Self::None), ("aggregate", Self::Aggregate)];
+}
+
+impl Ordering {
+    /// The word for it.
+    pub(crate) fn as_str(self) -> &'static str {
+        kind::word(self)
+    }
 }
 
 /// What a dead event does to its ordered aggregate.

@@ -1,0 +1,58 @@
+//! A connection that writes events as a service would: the outbox in a transaction of the driver's own.
+
+use std::time::{Duration, Instant};
+
+use postbox_core::{EnqueueError, Outbox, RecordBuilder, StoreError};
+use postbox_stores::{postgres, sqlite};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, SqlitePool};
+
+/// One connection.
+pub(super) enum Writer {
+    Postgres(Box<PgConnection>),
+    /// A pool of one, since that is what waits in turn for the write lock.
+    Sqlite(SqlitePool),
+}
+
+impl Writer {
+    pub(super) async fn postgres(options: &PgConnectOptions) -> Result<Self, StoreError> {
+        let connection = options.connect().await.map_err(postgres::classify)?;
+        Ok(Self::Postgres(Box::new(connection)))
+    }
+
+    pub(super) async fn sqlite(options: &SqliteConnectOptions) -> Result<Self, StoreError> {
+        // Who waits inside of SQLite waits longer than others.
+        let options = options.clone().busy_timeout(Duration::ZERO);
+        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options);
+        Ok(Self::Sqlite(pool.await.map_err(sqlite::classify)?))
+    }
+
+    /// Writes events in one transaction; answers when its commit was called.
+    pub(super) async fn write(
+        &mut self,
+        outbox: &Outbox,
+        events: impl IntoIterator<Item = RecordBuilder>,
+    ) -> Result<Instant, EnqueueError<StoreError>> {
+        match self {
+            Self::Postgres(connection) => {
+                let failed = |error| EnqueueError::Database(postgres::classify(error));
+                let mut tx = connection.begin().await.map_err(failed)?;
+                let written = outbox.enqueue_all(&mut tx, events).await;
+                written.map_err(|error| error.map_database(postgres::classify))?;
+                let called = Instant::now();
+                tx.commit().await.map_err(failed)?;
+                Ok(called)
+            }
+            Self::Sqlite(pool) => {
+                let failed = |error| EnqueueError::Database(sqlite::classify(error));
+                let mut tx = sqlite::begin(pool).await.map_err(failed)?;
+                let written = outbox.enqueue_all(&mut tx, events).await;
+                written.map_err(|error| error.map_database(sqlite::classify))?;
+                let called = Instant::now();
+                tx.commit().await.map_err(failed)?;
+                Ok(called)
+            }
+        }
+    }
+}
