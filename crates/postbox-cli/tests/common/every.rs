@@ -46,6 +46,7 @@ pub(crate) fn check_every_command(run: Run<'_>, table: &str, sent: &str, dead: &
         ("enqueue", "--topic TOPIC --payload 1", 0),
         ("config check", "", 0),
         ("config show", "", 0),
+        ("bench", "--events 500 --seconds 1 --connections 2", 0),
         ("demo", "--for 1s", 0),
         ("explain", "OUTBOX_TIMEOUT", 0),
         ("completions", "zsh", 0),
@@ -60,7 +61,7 @@ pub(crate) fn check_every_command(run: Run<'_>, table: &str, sent: &str, dead: &
     commands.sort_by_key(|name| name == "migrate down");
     for name in commands {
         let Some((more, exit)) = cases.get(name.as_str()) else { panic!("postbox {name} has no case here") };
-        let alone = matches!(name.as_str(), "demo" | "explain" | "completions");
+        let alone = matches!(name.as_str(), "bench" | "demo" | "explain" | "completions");
         let on: &[&str] = if alone { &[] } else { &["--table", table] };
         let args = name.split(' ').chain(on.iter().copied()).chain(more.split_whitespace()).chain(["--json"]);
         let done = run(&args.collect::<Vec<_>>());

@@ -46,7 +46,7 @@ impl Times {
     }
 
     fn to_json(&self) -> Value {
-        self.percentiles().map(|(name, micros)| (name.to_owned(), Value::from(micros))).collect()
+        self.percentiles().map(|(name, micros)| (name.replace('.', ""), Value::from(micros))).collect()
     }
 }
 
@@ -115,15 +115,16 @@ impl Measured {
         self.wal.map(|bytes| bytes / self.events.max(1))
     }
 
-    fn rows(&self, config: &Config) -> Vec<Vec<Cell>> {
+    /// Its cells; those of times only where some step has any.
+    fn rows(&self, config: &Config, timed: bool) -> Vec<Vec<Cell>> {
         let label = self.step.label(config);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, shown whole")]
         let rate = self.per_second().round() as u64;
         let mut row = vec![Cell::text(label), Cell::number(self.events), Cell::number(rate)];
-        let empty = || (0..=PERCENTILES.len()).map(|_| Cell::right(""));
         match &self.times {
             Some(times) => row.extend(times.cells()),
-            None => row.extend(empty()),
+            None if timed => row.extend((0..=PERCENTILES.len()).map(|_| Cell::right(""))),
+            None => {}
         }
         row.push(Cell::right(
             self.wal_per_event().map(|bytes| format!("{} B", thousands(bytes))).unwrap_or_default(),
@@ -204,16 +205,21 @@ impl Account {
 
     /// A table, and what it has to be read with.
     pub(super) fn to_text(&self, wanted: &Wanted, config: &Config) -> String {
+        let timed = self.steps.iter().any(|measured| measured.times.is_some());
         let mut head = vec!["", "events", "per second"];
-        head.extend(PERCENTILES.iter().map(|(name, _)| *name));
-        head.push("max");
+        if timed {
+            head.extend(PERCENTILES.iter().map(|(name, _)| *name).chain(["max"]));
+        }
         if self.steps.iter().any(|measured| measured.wal.is_some()) {
             head.push("WAL/event");
         }
-        let rows: Vec<Vec<Cell>> = self.steps.iter().flat_map(|measured| measured.rows(config)).collect();
+        let rows: Vec<Vec<Cell>> =
+            self.steps.iter().flat_map(|measured| measured.rows(config, timed)).collect();
         let mut lines = Vec::new();
         if !rows.is_empty() {
             lines.push(table(&head, &rows));
+        }
+        if timed {
             let times =
                 "times: of enqueue, a transaction from begin to commit; of latency, from commit to dispatch";
             lines.push(paint(times, Tint::Faint));

@@ -124,16 +124,12 @@ impl Site {
     /// What its figures have to be read with; `place` is that of the user's database.
     pub(super) async fn facts(&mut self, place: String) -> Result<Facts, Failure> {
         let failed = |error: StoreError| Failure::from(Problem::new(error.code(), error.message()));
-        match &mut self.own {
-            Own::Schema(schema, _) => Facts::of_postgres(schema.keeper(), place).await.map_err(failed),
-            Own::Folder(folder) => {
-                let Writer::Sqlite(pool) = Writer::sqlite(folder.options()).await.map_err(failed)? else {
-                    unreachable!("a file is opened by SQLite")
-                };
-                let facts = Facts::of_sqlite(&pool, place).await.map_err(failed);
-                pool.close().await;
-                facts
-            }
+        if let Own::Schema(schema, _) = &mut self.own {
+            return Facts::of_postgres(schema.keeper(), place).await.map_err(failed);
+        }
+        match self.writers(1).await?.first() {
+            Some(Writer::Sqlite(pool)) => Facts::of_sqlite(pool, place).await.map_err(failed),
+            _ => unreachable!("a file is opened by SQLite"),
         }
     }
 

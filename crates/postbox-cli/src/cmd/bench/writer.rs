@@ -2,11 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use postbox_core::{EnqueueError, Outbox, RecordBuilder, StoreError};
+use postbox_core::{Code, EnqueueError, Outbox, RecordBuilder, StoreError};
 use postbox_stores::{postgres, sqlite};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, SqlitePool};
+
+/// How soon a file that somebody is closing is tried again.
+const CLOSING: Duration = Duration::from_millis(10);
 
 /// One connection.
 pub(super) enum Writer {
@@ -22,10 +25,17 @@ impl Writer {
     }
 
     pub(super) async fn sqlite(options: &SqliteConnectOptions) -> Result<Self, StoreError> {
+        let pool = loop {
+            let pool = SqlitePoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
+            match pool.connect_with(options.clone()).await.map_err(sqlite::classify) {
+                // Whoever is just closing the file has it for itself, and SQLite does not always wait then.
+                Err(error) if error.code() == Code::DatabaseLocked => tokio::time::sleep(CLOSING).await,
+                opened => break opened?,
+            }
+        };
         // Who waits inside of SQLite waits longer than others.
-        let options = options.clone().busy_timeout(Duration::ZERO);
-        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options);
-        Ok(Self::Sqlite(pool.await.map_err(sqlite::classify)?))
+        sqlx::query("PRAGMA busy_timeout = 0").execute(&pool).await.map_err(sqlite::classify)?;
+        Ok(Self::Sqlite(pool))
     }
 
     /// Writes events in one transaction; answers when its commit was called.
