@@ -18,7 +18,7 @@ const ENDLESS: [&str; 5] = ["--events", "10000000", "--seconds", "600", "--conne
 fn everything(place: &Place) -> String {
     let objects = place.db.psql(
         "SELECT string_agg(what, ' ' ORDER BY what) FROM (
-            SELECT nspname || '.' || relname || ':' || relkind AS what FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
+            SELECT nspname || '.' || relname || ':' || relkind::text AS what FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace
              WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'
             UNION ALL SELECT nspname || '.' || proname || '()' FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
              WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'
@@ -188,12 +188,17 @@ fn whoever_stops_it_finds_nothing_left() {
         };
         eventually_blocking("some events", LONG, written);
         if signal == "SIGINT" {
-            bench.sigint()
+            bench.sigint();
         } else {
-            bench.sigterm()
+            bench.sigterm();
         }
         let status = bench.wait(LONG);
         assert_eq!(status.code(), Some(1), "{what}: {}{}", bench.stdout(), bench.stderr());
+        assert!(
+            bench.stderr().contains("stopping: what the bench made is removed"),
+            "{what}: {}",
+            bench.stderr()
+        );
         assert!(bench.stdout().contains("stopped before the end"), "{what}: {}", bench.stdout());
         assert_eq!(everything(&place), before, "{what}");
     }
@@ -204,7 +209,7 @@ fn a_drain_that_is_stopped_leaves_nothing_and_says_so_in_json() {
     let place = Place::empty();
     let before = everything(&place);
     // So slow that it is stopped before its end.
-    let args = ["bench", "drain", "--events", "200000", "--batch-size", "1", "--claim", "lease"];
+    let args = ["bench", "drain", "--events", "30000", "--batch-size", "1", "--claim", "lease"];
     let mut bench = Program::from_command(place.command(&args));
     bench.wait_for_line("drain, history keep: ", LONG);
     bench.sigterm();
@@ -279,11 +284,13 @@ fn mistakes_are_named_before_anything_is_made() {
         let args = [&["bench"], args].concat();
         case(&args.join(" "), &args, 2, "OUTBOX_CONFIG_INVALID", &[says]).check(&place);
     }
-    place.db.psql("CREATE ROLE bench_nobody LOGIN; CREATE ROLE bench_few LOGIN CONNECTION LIMIT 4");
     let name = place.db.psql("SELECT current_database()");
-    place.db.psql(&format!("GRANT CREATE ON DATABASE \"{name}\" TO bench_few"));
+    // Roles are the server's, which others use too.
+    let [nobody, few] = ["nobody", "few"].map(|role| format!("{role}_{name}"));
+    place.db.psql(&format!("CREATE ROLE \"{nobody}\" LOGIN; CREATE ROLE \"{few}\" LOGIN CONNECTION LIMIT 4"));
+    place.db.psql(&format!("GRANT CREATE ON DATABASE \"{name}\" TO \"{few}\""));
     case("no right to make a schema", &["bench"], 1, "OUTBOX_DB_PERMISSION", &["GRANT CREATE ON DATABASE"])
-        .env("DATABASE_URL", url_as(&place.db.url, "bench_nobody"))
+        .env("DATABASE_URL", url_as(&place.db.url, &nobody))
         .check(&place);
     let args = ["bench", "enqueue", "--connections", "9"];
     case(
@@ -293,7 +300,7 @@ fn mistakes_are_named_before_anything_is_made() {
         "OUTBOX_DB_UNREACHABLE",
         &["of 9: ", "give fewer by --connections"],
     )
-    .env("DATABASE_URL", url_as(&place.db.url, "bench_few"))
+    .env("DATABASE_URL", url_as(&place.db.url, &few))
     .check(&place);
     let nowhere = "postgres://app:Zq9@127.0.0.1:1/app";
     case("no server", &["bench"], 1, "OUTBOX_DB_UNREACHABLE", &["127.0.0.1:1"])
@@ -301,6 +308,6 @@ fn mistakes_are_named_before_anything_is_made() {
         .check(&place);
     assert_eq!(everything(&place), before);
     place.db.psql(&format!(
-        "REVOKE CREATE ON DATABASE \"{name}\" FROM bench_few; DROP ROLE bench_nobody, bench_few"
+        "REVOKE CREATE ON DATABASE \"{name}\" FROM \"{few}\"; DROP ROLE \"{nobody}\", \"{few}\""
     ));
 }

@@ -96,9 +96,9 @@ fn stopped_or_killed_it_leaves_nothing_that_is_not_named() {
     for what in ["enqueue", "drain", "latency"] {
         let (mut bench, _) = start(what);
         if what == "drain" {
-            bench.sigterm()
+            bench.sigterm();
         } else {
-            bench.sigint()
+            bench.sigint();
         }
         assert_eq!(bench.wait(LONG).code(), Some(1), "{}", bench.stderr());
         assert_eq!(everything(&folder), before, "{what}");

@@ -21,6 +21,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::watch;
 
+use super::within_patience;
 use crate::ask::tell;
 use crate::assemble::Database;
 use crate::cli::Call;
@@ -48,7 +49,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
         if call.on("clean-up") {
             clean_up(call, &target).await
         } else {
-            bench(call, wanted, &database, &target, stop.subscribe()).await
+            Box::pin(bench(call, wanted, &database, &target, stop.subscribe())).await
         }
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -79,7 +80,7 @@ async fn bench(
         // Who cannot be reached is named better here than by its driver.
         drop(database.connect().await?);
     }
-    let leftovers = target.leftovers().await?;
+    let leftovers = within_patience(target.leftovers()).await?;
     if !leftovers.is_empty() && !call.json {
         let what = counted(leftovers.len() as u64, "bench");
         tell(&format!(
@@ -87,7 +88,7 @@ async fn bench(
             leftovers.join(", ")
         ));
     }
-    let mut site = Site::make(target, database).await?;
+    let mut site = within_patience(Site::make(target, database)).await?;
     if !call.json {
         tell(&format!(
             "measuring {} in {}, removed at the end; the database is under full load meanwhile\n",
@@ -96,7 +97,7 @@ async fn bench(
         ));
     }
     let measured = async {
-        let facts = site.facts(database.place()).await?;
+        let facts = within_patience(site.facts(database.place())).await?;
         let mut account = Account { facts, steps: Vec::new(), stopped: false, leftovers };
         let run = Run { call, wanted: Arc::clone(&wanted), site: &mut site, stop };
         match measure(run, &mut account.steps).await {
@@ -106,6 +107,9 @@ async fn bench(
         }
     };
     let measured = measured.await;
+    if matches!(&measured, Ok(account) if account.stopped) && !call.json {
+        tell("stopping: what the bench made is removed; again to stop at once, and leave it\n");
+    }
     let removed = site.remove().await;
     let account = match (measured, removed) {
         (Ok(account), Ok(())) => account,

@@ -36,18 +36,18 @@ pub(super) async fn drain(run: &mut Run<'_>) -> Result<Measured, Halt> {
     let sight = Arc::new(Sight::new(events));
     let wal = run.site.wal().await;
     let relay = Running::start(run, Arc::clone(&sight))?;
-    let started = Arc::new(Mutex::new(Instant::now()));
     let all = async {
         relay.reached().await?;
-        *started.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-        relay.unless_ended(sight.all_seen()).await
+        let started = Instant::now();
+        relay.unless_ended(sight.all_seen()).await?;
+        Ok(started)
     };
-    run.watched(&mut progress, &sight.seen, all).await?;
+    let started = run.watched(&mut progress, &sight.seen, all).await?;
     // It settles what was dispatched before it ends.
-    relay.stop().await?;
-    let took = started.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+    run.unless_stopped(relay.stop()).await?;
+    let took = started.elapsed();
     let wal = run.site.wal().await.zip(wal).map(|(after, before)| after.saturating_sub(before));
-    none_left(run).await?;
+    run.unless_stopped(none_left(run)).await?;
     Ok(Measured { step: Step::Drain, events, took, times: None, with_commit: None, wal })
 }
 
@@ -55,17 +55,17 @@ pub(super) async fn drain(run: &mut Run<'_>) -> Result<Measured, Halt> {
 pub(super) async fn latency(run: &mut Run<'_>) -> Result<Measured, Halt> {
     let rate = run.wanted.rate;
     let step = Step::Latency { rate };
-    let seconds = |span: Duration| span.as_secs_f64();
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss,
         reason = "small and positive"
     )]
-    let of_span = |span: Duration| (seconds(span) * rate as f64).ceil() as u64;
+    let of_span = |span: Duration| (span.as_secs_f64() * rate as f64).ceil() as u64;
     let (warm_up, events) = (of_span(WARM_UP), of_span(run.wanted.time));
     let mut progress = run.progress(step, End::Events(warm_up + events));
-    let writers = run.site.writers(run.wanted.most_connections().min(warm_up + events)).await?;
+    let writers = run.wanted.most_connections().min(warm_up + events);
+    let writers = run.unless_stopped(run.site.writers(writers)).await?;
     let sight = Arc::new(Sight::new(warm_up + events));
     let relay = Running::start(run, Arc::clone(&sight))?;
     let schedule = Arc::new(Schedule { next: AtomicU64::new(0), warm_up, all: warm_up + events, rate });
@@ -78,8 +78,8 @@ pub(super) async fn latency(run: &mut Run<'_>) -> Result<Measured, Halt> {
         Ok(took)
     };
     let took = run.watched(&mut progress, &sight.seen, all).await?;
-    relay.stop().await?;
-    none_left(run).await?;
+    run.unless_stopped(relay.stop()).await?;
+    run.unless_stopped(none_left(run)).await?;
     let (times, with_commit) = sight.times();
     Ok(Measured {
         step,

@@ -22,17 +22,17 @@ const WARM_UP: u32 = 10;
 pub(super) async fn one_by_one(run: &mut Run<'_>, connections: u64) -> Result<Measured, Halt> {
     let step = Step::One { connections };
     let mut progress = run.progress(step, End::Time(run.wanted.time));
-    let writers = run.site.writers(connections).await?;
+    let writers = run.unless_stopped(run.site.writers(connections)).await?;
     let done = Arc::new(AtomicU64::new(0));
+    let (outbox, wanted) = (run.outbox(), Arc::clone(&run.wanted));
     let all =
-        |writers, span| write_for(writers, run.outbox(), Arc::clone(&run.wanted), Arc::clone(&done), span);
+        |writers, span| write_for(writers, outbox.clone(), Arc::clone(&wanted), Arc::clone(&done), span);
     let (writers, _) = run.watched(&mut progress, &done, all(writers, run.wanted.time / WARM_UP)).await?;
     done.store(0, Ordering::Relaxed);
     progress.restart();
     let wal = run.site.wal().await;
     let started = Instant::now();
-    let all = write_for(writers, run.outbox(), Arc::clone(&run.wanted), Arc::clone(&done), run.wanted.time);
-    let (_, times) = run.watched(&mut progress, &done, all).await?;
+    let (_, times) = run.watched(&mut progress, &done, all(writers, run.wanted.time)).await?;
     let took = started.elapsed();
     let wal = run.site.wal().await.zip(wal).map(|(after, before)| after.saturating_sub(before));
     Ok(Measured { step, events: times.count(), took, times: Some(times), with_commit: None, wal })
@@ -77,7 +77,7 @@ pub(super) async fn in_bulk(run: &mut Run<'_>) -> Result<Measured, Halt> {
     let (wanted, outbox) = (Arc::clone(&run.wanted), run.outbox());
     let step = Step::Bulk { events: wanted.bulk().min(wanted.events) };
     let mut progress = run.progress(step, End::Events(wanted.events));
-    let mut writers = run.site.writers(1).await?;
+    let mut writers = run.unless_stopped(run.site.writers(1)).await?;
     let done = AtomicU64::new(0);
     let wal = run.site.wal().await;
     let started = Instant::now();

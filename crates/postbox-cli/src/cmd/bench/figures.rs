@@ -116,14 +116,14 @@ impl Measured {
     }
 
     /// Its cells; those of times only where some step has any.
-    fn rows(&self, config: &Config, timed: bool) -> Vec<Vec<Cell>> {
+    fn rows(&self, config: &Config, clocked: bool) -> Vec<Vec<Cell>> {
         let label = self.step.label(config);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, shown whole")]
         let rate = self.per_second().round() as u64;
         let mut row = vec![Cell::text(label), Cell::number(self.events), Cell::number(rate)];
         match &self.times {
             Some(times) => row.extend(times.cells()),
-            None if timed => row.extend((0..=PERCENTILES.len()).map(|_| Cell::right(""))),
+            None if clocked => row.extend((0..=PERCENTILES.len()).map(|_| Cell::right(""))),
             None => {}
         }
         row.push(Cell::right(
@@ -205,21 +205,21 @@ impl Account {
 
     /// A table, and what it has to be read with.
     pub(super) fn to_text(&self, wanted: &Wanted, config: &Config) -> String {
-        let timed = self.steps.iter().any(|measured| measured.times.is_some());
+        let clocked = self.steps.iter().any(|measured| measured.times.is_some());
         let mut head = vec!["", "events", "per second"];
-        if timed {
+        if clocked {
             head.extend(PERCENTILES.iter().map(|(name, _)| *name).chain(["max"]));
         }
         if self.steps.iter().any(|measured| measured.wal.is_some()) {
             head.push("WAL/event");
         }
         let rows: Vec<Vec<Cell>> =
-            self.steps.iter().flat_map(|measured| measured.rows(config, timed)).collect();
+            self.steps.iter().flat_map(|measured| measured.rows(config, clocked)).collect();
         let mut lines = Vec::new();
         if !rows.is_empty() {
             lines.push(table(&head, &rows));
         }
-        if timed {
+        if clocked {
             let times =
                 "times: of enqueue, a transaction from begin to commit; of latency, from commit to dispatch";
             lines.push(paint(times, Tint::Faint));

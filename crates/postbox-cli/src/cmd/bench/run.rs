@@ -51,13 +51,21 @@ impl Run<'_> {
         Progress::new(self.call.json, step.label(&self.call.config), end)
     }
 
+    /// Work that may be dropped at any time, since what it leaves behind goes with the place it is in.
+    pub(super) async fn unless_stopped<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Halt> {
+        unless(self.stop.clone(), work).await
+    }
+
     /// A fresh table.
     pub(super) async fn table_up(&self) -> Result<(), Halt> {
-        unless(self.stop.clone(), self.site.table_up(&self.call.config)).await
+        self.unless_stopped(self.site.table_up(&self.call.config)).await
     }
 
     pub(super) async fn table_down(&self) -> Result<(), Halt> {
-        unless(self.stop.clone(), self.site.table_down()).await
+        self.unless_stopped(self.site.table_down()).await
     }
 
     pub(super) async fn settle_down(&mut self) -> Result<(), Halt> {
@@ -92,11 +100,10 @@ impl Run<'_> {
                 }
             }
         };
-        unless(self.stop.clone(), watch).await
+        self.unless_stopped(watch).await
     }
 }
 
-/// Work that may be dropped at any time, since what it leaves behind goes with the place it is in.
 async fn unless<T>(
     mut stop: watch::Receiver<bool>,
     work: impl Future<Output = Result<T, Failure>>,

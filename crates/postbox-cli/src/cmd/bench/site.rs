@@ -20,7 +20,7 @@ use crate::config::{Config, Ordering};
 use crate::report::{Failure, Problem};
 
 const TABLE: &str = "outbox";
-/// How long a connection may take.
+/// How long a connection may take, and what is asked only by the way.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// A number that nobody else has, for a name.
@@ -137,7 +137,8 @@ impl Site {
     pub(super) async fn wal(&mut self) -> Option<u64> {
         let Own::Schema(schema, _) = &mut self.own else { return None };
         let bytes = sqlx::query_scalar::<_, i64>("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint");
-        bytes.fetch_one(schema.keeper()).await.ok().and_then(|bytes| u64::try_from(bytes).ok())
+        let bytes = tokio::time::timeout(CONNECT_LIMIT, bytes.fetch_one(schema.keeper())).await;
+        bytes.ok()?.ok().and_then(|bytes| u64::try_from(bytes).ok())
     }
 
     /// A fresh table, as a relay of this configuration needs it.

@@ -26,7 +26,6 @@ const MOST_BYTES: u64 = 10 << 30;
 /// Events in a transaction that writes in bulk, and their bytes at most.
 const BULK: u64 = 1_000;
 const BULK_BYTES: u64 = 8 << 20;
-/// How many things events are about where their order is kept.
 const AGGREGATES: u64 = 1_000;
 
 /// What is measured, and how.
@@ -43,7 +42,8 @@ pub(super) struct Wanted {
     pub(super) connections: Vec<u64>,
     pub(super) payload_bytes: u64,
     payload: String,
-    about_aggregates: bool,
+    /// How many things events are about, where their order is kept.
+    aggregates: Option<u64>,
 }
 
 impl Wanted {
@@ -65,7 +65,7 @@ impl Wanted {
             connections: connections(call)?,
             payload_bytes,
             payload: payload(payload_bytes),
-            about_aggregates: call.config.relay.ordering == Ordering::Aggregate,
+            aggregates: (call.config.relay.ordering == Ordering::Aggregate).then_some(AGGREGATES),
         };
         let too_much = |flag: &str, events: u64| {
             let next = format!(
@@ -103,7 +103,10 @@ impl Wanted {
     /// The next event to write.
     pub(super) fn event(&self, id: Uuid, number: u64) -> RecordBuilder {
         let event = Record::builder(TOPIC).raw_json(self.payload.clone()).event_id(id);
-        if self.about_aggregates { event.aggregate("thing", number % AGGREGATES) } else { event }
+        match self.aggregates {
+            Some(aggregates) => event.aggregate("thing", number % aggregates),
+            None => event,
+        }
     }
 }
 
