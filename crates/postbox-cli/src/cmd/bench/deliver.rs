@@ -26,7 +26,9 @@ use crate::report::{Failure, Problem};
 
 /// What comes first pays for connections and plans.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// How often it is asked whether the relay works yet.
+/// Events that were written and not yet dispatched, at most.
+const MOST_UNDER_WAY: usize = 100_000;
+/// How often it is asked whether the relay works yet, or is far behind.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Delivers the backlog to nowhere.
@@ -122,6 +124,10 @@ async fn write_all(
                     return Ok::<_, Failure>(());
                 }
                 tokio::time::sleep_until(due(number, schedule.rate)).await;
+                // A relay that falls far behind holds the writers up, not this program's memory.
+                while sight.under_way() >= MOST_UNDER_WAY {
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
                 let id = Uuid::now_v7();
                 let counts = number >= schedule.warm_up;
                 if counts {
@@ -248,6 +254,10 @@ impl Sight {
     /// This one is about to be written.
     fn expect(&self, event: Uuid) {
         self.flights(|flights| flights.under_way.insert(event, Flight::default()));
+    }
+
+    fn under_way(&self) -> usize {
+        self.flights(|flights| flights.under_way.len())
     }
 
     fn committed(&self, event: Uuid, called: Instant, done: Instant) {
