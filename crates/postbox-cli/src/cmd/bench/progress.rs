@@ -55,8 +55,9 @@ impl Progress {
                     End::Events(_) => events,
                     End::Time(_) => millis(self.started.elapsed()),
                 };
-                bar.set_position(position);
+                // First what a change of position draws.
                 bar.set_message(format!("{}: {}", self.name, counted(events, "event")));
+                bar.set_position(position);
             }
             Way::Lines { next } if *next <= Instant::now() => {
                 *next = Instant::now() + EVERY;
