@@ -51,17 +51,8 @@ pub(crate) async fn run(history: &str, events: usize, rounds: usize, batch: usiz
 async fn drain(bench: &Bench, history: &str, age: Age) -> f64 {
     bench.make_table_for(history).await;
     if age == Age::Old {
-        let old = |number: usize, what: &str| {
-            format!(
-                "INSERT INTO bench_outbox (tenant_id, topic, payload, event_id, created_at, available_at, attempts, {what})
-                 SELECT '00000000-0000-0000-0000-000000000000', 'bench.thing.was.v1',
-                        jsonb_build_object('n', n, 'text', repeat(md5(n::text), 8)), gen_random_uuid(),
-                        now() - interval '1 day', now() - interval '1 day', 1, now() - interval '1 hour'
-                 FROM generate_series(1, {number}) n"
-            )
-        };
-        bench.sql(&old(PUBLISHED, "published_at")).await;
-        bench.sql(&old(DEAD, "dead_at")).await;
+        add(bench, "bench.thing.was.v1", PUBLISHED, 1, "published_at").await;
+        add(bench, "bench.thing.was.v1", DEAD, 2, "dead_at").await;
     }
     bench.settle_down().await;
     let options = bench.pool.connect_options();
@@ -70,11 +61,23 @@ async fn drain(bench: &Bench, history: &str, age: Age) -> f64 {
         let hold = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM bench_outbox";
         sqlx::raw_sql(hold).execute(&mut holder).await.expect("a transaction");
     }
-    bench.add(TOPIC, bench.events).await;
+    add(bench, TOPIC, bench.events, 3, "occurred_at").await;
     bench.settle_down().await;
     let rate = bench.timed_drain(history).await;
     holder.close().await.expect("its end");
     rate
+}
+
+/// Writes events as the library does, whose ids rise, each with a time in this column.
+async fn add(bench: &Bench, topic: &str, events: usize, age: u8, column: &str) {
+    let id = format!("('0190000{age}-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid");
+    let sql = format!(
+        "INSERT INTO bench_outbox (id, event_id, tenant_id, topic, payload, {column})
+         SELECT {id}, {id}, '00000000-0000-0000-0000-000000000000', '{topic}',
+                jsonb_build_object('n', n, 'text', repeat(md5(n::text), 8)), now() - interval '1 hour'
+         FROM generate_series(1, {events}) n"
+    );
+    bench.sql(&sql).await;
 }
 
 /// Writers that do not stop, with one relay: how many events wait and how large the table is, as time goes by.
