@@ -96,6 +96,12 @@ impl Bench {
         peak
     }
 
+    /// Where another database of the same server is.
+    pub(crate) fn url_of(&self, database: &str) -> String {
+        let server = self.url.rsplit_once('/').map_or(self.url.as_str(), |(server, _)| server);
+        format!("{server}/{database}")
+    }
+
     pub(crate) fn postbox(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(args).env("DATABASE_URL", &self.url).env("RUST_LOG", "warn");

@@ -8,6 +8,7 @@ use postbox::{Outbox, Record, Topic};
 use sqlx::{Connection as _, PgConnection};
 
 use crate::drain::{Bench, TOPIC, median};
+use crate::history::relayed;
 
 const PUBLISHED: usize = 1_000_000;
 const DEAD: usize = 100_000;
@@ -63,7 +64,7 @@ async fn drain(bench: &Bench, history: &str, age: Age) -> f64 {
     }
     add(bench, TOPIC, bench.events, 3, "occurred_at").await;
     bench.settle_down().await;
-    let rate = bench.timed_drain(history).await;
+    let rate = relayed(bench, history).await.rate;
     holder.close().await.expect("its end");
     rate
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgPool};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -41,11 +41,11 @@ const CLOSELY: Duration = Duration::from_millis(3);
 
 /// What one drain did.
 #[derive(Clone, Copy)]
-struct Drained {
+pub(crate) struct Drained {
     /// Events per second.
-    rate: f64,
+    pub(crate) rate: f64,
     /// Bytes of log per event.
-    wal: f64,
+    pub(crate) wal: f64,
 }
 
 impl fmt::Display for Drained {
@@ -96,24 +96,23 @@ pub(crate) async fn run(history: &str, events: usize, rounds: usize, batch: usiz
     );
 }
 
-/// Fills the table, has it drained and watches. Times are taken here, from the first settle to the last: where rows are
-/// deleted, the database has no record of them.
+/// Fills the table and has it drained.
 async fn drained<T>(bench: &Bench, history: &str, drain: impl Future<Output = T>) -> (Drained, T) {
     bench.make_table_for(history).await;
     bench.add(TOPIC, bench.events).await;
     bench.settle_down().await;
-    let before = wal(bench).await;
-    let (rate, done) = watched(bench, Box::pin(drain)).await;
-    #[allow(clippy::cast_precision_loss, reason = "a rate")]
-    let events = bench.events as f64;
-    let written = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), $1::pg_lsn)::float8";
-    let written: f64 =
-        sqlx::query_scalar(written).bind(before).fetch_one(&bench.pool).await.expect("a number");
-    (Drained { rate, wal: written / events }, done)
+    Box::pin(watched(bench, drain)).await
 }
 
-/// Events per second.
-async fn watched<T>(bench: &Bench, drain: impl Future<Output = T>) -> (f64, T) {
+/// What a relay does with a table that is filled.
+pub(crate) async fn relayed(bench: &Bench, history: &str) -> Drained {
+    Box::pin(watched(bench, by_relay(bench, history))).await.0
+}
+
+/// Watches a drain. Times are taken here, from the first settle to the last: where rows are deleted, the database has no record
+/// of them.
+async fn watched<T>(bench: &Bench, drain: impl Future<Output = T>) -> (Drained, T) {
+    let before = wal(&bench.pool).await;
     let watch = async {
         let first = key(bench, "ASC").await;
         let last = key(bench, "DESC").await;
@@ -125,22 +124,23 @@ async fn watched<T>(bench: &Bench, drain: impl Future<Output = T>) -> (f64, T) {
         }
         started.elapsed()
     };
-    let (took, done) = tokio::join!(watch, Box::pin(drain));
+    let (took, done) = tokio::join!(watch, drain);
     #[allow(clippy::cast_precision_loss, reason = "a rate")]
     let events = bench.events as f64;
-    (events / took.as_secs_f64(), done)
+    let wal = wal_since(&bench.pool, &before).await / events;
+    (Drained { rate: events / took.as_secs_f64(), wal }, done)
 }
 
-impl Bench {
-    /// Has the backlog drained by the relay; answers events per second.
-    pub(crate) async fn timed_drain(&self, history: &str) -> f64 {
-        watched(self, by_relay(self, history)).await.0
-    }
-}
-
-async fn wal(bench: &Bench) -> String {
-    let now = sqlx::query_scalar("SELECT pg_current_wal_lsn()::text").fetch_one(&bench.pool);
+/// How far the server's log has come.
+pub(crate) async fn wal(pool: &PgPool) -> String {
+    let now = sqlx::query_scalar("SELECT pg_current_wal_lsn()::text").fetch_one(pool);
     now.await.expect("a place in the log")
+}
+
+/// Bytes that were written to it since.
+pub(crate) async fn wal_since(pool: &PgPool, before: &str) -> f64 {
+    let written = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), $1::pg_lsn)::float8";
+    sqlx::query_scalar(written).bind(before).fetch_one(pool).await.expect("a number")
 }
 
 /// The first or the last row in the order of delivery.

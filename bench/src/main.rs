@@ -4,7 +4,8 @@
 //! `cargo xtask bench order [--lease] [events] [rounds] [batch]`, `cargo xtask bench hang [events] [rounds] [batch]`,
 //! `cargo xtask bench growth [--history …] [events] [rounds] [batch]`, `cargo xtask bench sustain [--history …] [seconds] [batch]`,
 //! `cargo xtask bench share [events] [rounds] [batch]`, `cargo xtask bench enqueue [seconds] [rounds]`,
-//! `cargo xtask bench outage [events] [rounds] [waiting]`, `cargo xtask bench latency [rate] [rounds] [seconds]`. Absolute
+//! `cargo xtask bench outage [events] [rounds] [waiting]`, `cargo xtask bench latency [rate] [rounds] [seconds]`; and against
+//! others: `cargo xtask bench peers [events] [rounds] [--only NAME,…] [--json FILE] [--svg FILE] [--from FILE]`. Absolute
 //! figures depend on the machine; the ratio is what counts, and only ratios of one run.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
 
@@ -17,6 +18,7 @@ mod history;
 mod latency;
 mod order;
 mod outage;
+mod peers;
 mod share;
 mod sqlite;
 
@@ -26,11 +28,15 @@ async fn main() {
     let mut flag =
         |name: &str| args.iter().position(|arg| arg == name).map(|place| args.remove(place)).is_some();
     let (on_sqlite, lease) = (flag("--sqlite"), flag("--lease"));
-    let history = args.iter().position(|arg| arg == "--history").map(|place| {
-        args.remove(place);
-        assert!(place < args.len(), "--history keep, move or none");
-        args.remove(place)
-    });
+    let mut value = |name: &str| {
+        args.iter().position(|arg| arg == name).map(|place| {
+            args.remove(place);
+            assert!(place < args.len(), "{name} needs a value");
+            args.remove(place)
+        })
+    };
+    let history = value("--history");
+    let (only, json, svg, from) = (value("--only"), value("--json"), value("--svg"), value("--from"));
     let number = |place: usize, default: usize| {
         args.get(place).map_or(default, |text| text.parse().expect("a number"))
     };
@@ -57,12 +63,19 @@ async fn main() {
         Some("enqueue") => enqueue::run(number(1, 5), number(2, 3)).await,
         Some("outage") => outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await,
         Some("latency") => latency::run(number(1, 500), number(2, 3), number(3, 20)).await,
+        Some("peers") => {
+            let only = only.map(|names| names.split(',').map(str::to_owned).collect());
+            let options =
+                peers::Options { events: number(1, 200_000), rounds: number(2, 3), only, json, svg, from };
+            peers::run(&options).await;
+        }
         _ => eprintln!(
             "usage: cargo xtask bench drain [--sqlite | --lease | --history keep|move|none] [events] [rounds] [batch] | \
              order [--lease] [events] [rounds] [batch] | hang [events] [rounds] [batch] | \
              share [events] [rounds] [batch] | growth [--history …] [events] [rounds] [batch] | \
              sustain [--history …] [seconds] [batch] | enqueue [seconds] [rounds] | outage [events] [rounds] [waiting] | \
-             latency [rate] [rounds] [seconds]"
+             latency [rate] [rounds] [seconds] | \
+             peers [events] [rounds] [--only NAME,…] [--json FILE] [--svg FILE] [--from FILE]"
         ),
     }
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use postbox_testkit::PgServer;
 
 use crate::run::{cargo, root, step};
-use crate::{install, metadata};
+use crate::{install, metadata, peers};
 
 /// A benchmark without these measures a database that may lose what it confirmed.
 const SETTINGS: &[&str] = &["fsync=on", "synchronous_commit=on", "shared_buffers=512MB", "max_wal_size=4GB"];
@@ -25,7 +25,10 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
     let mut bench = Command::new(release.join("postbox-bench"));
     bench.arg(name).args(args).current_dir(root());
     // Not the system's folder for such files: that is often kept in memory, where to sync costs nothing.
-    bench.env("POSTBOX_BENCH_FOLDER", target).env("POSTBOX_BIN", release.join("postbox"));
+    bench.env("POSTBOX_BENCH_FOLDER", &target).env("POSTBOX_BIN", release.join("postbox"));
+    if name == "peers" {
+        bench.env(peers::MISSING, peers::prepare(args, &target));
+    }
     let server = if on_sqlite { None } else { Some(PgServer::try_with(SETTINGS)?) };
     if let Some(server) = &server {
         bench.env("POSTBOX_BENCH_PG_URL", server.url("postgres"));

@@ -6,6 +6,7 @@ mod check;
 mod install;
 mod links;
 mod metadata;
+mod peers;
 mod run;
 mod services;
 mod test;
