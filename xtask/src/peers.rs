@@ -32,6 +32,7 @@ const FOLDERS: &[Folder] = &[
         tool: Tool::Cargo,
     },
     Folder { name: "river", peers: &["river"], tool: Tool::Go },
+    Folder { name: "watermill", peers: &["watermill-sql"], tool: Tool::Go },
 ];
 
 /// Builds what these arguments of the benchmark ask for. What cannot be had is told, and left out.

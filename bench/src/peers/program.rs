@@ -60,8 +60,12 @@ pub(crate) const PEERS: &[Peer] = &[
     Peer { language: "Node.js", ..peer("pg-boss", "12.35.0", "pg-boss", RunBy::Node) },
     Peer { after: "deleted", ..peer("graphile_worker", "0.14.1", "rust", RunBy::Built("graphile_worker")) },
     Peer { language: "Go", ..peer("river", "0.50.0", "river", RunBy::Built("river")) },
+    Peer { language: "Go", ..peer("watermill-sql", "3.1.0", "watermill", RunBy::Built("watermill")) },
     peer("outbox-core", "0.6.0", "rust", RunBy::Built("outbox_core")),
-    peer("apalis-postgres", "1.0.0", "rust", RunBy::Built("apalis_postgres")),
+    Peer {
+        at_most: Some(50_000),
+        ..peer("apalis-postgres", "1.0.0", "rust", RunBy::Built("apalis_postgres"))
+    },
     Peer { at_most: Some(20_000), ..peer("hexeract", "0.6.0", "rust", RunBy::Built("hexeract")) },
 ];
 
