@@ -74,12 +74,12 @@ impl Results {
              | | version | language | drain, events/s | × best peer | WAL, bytes/event | enqueue, events/s | × best peer | handled events |\n\
              | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | --- |\n",
             self.server,
-            thousands(f64::from(u32::try_from(self.events).unwrap_or(u32::MAX))),
+            counted(self.events),
         );
         for entry in &self.entries {
             let Entry { name, version, language, after, .. } = entry;
             let note = if entry.events < self.events {
-                format!(" ({} events)", entry.events)
+                format!(" ({} events)", counted(entry.events))
             } else {
                 String::new()
             };
@@ -145,6 +145,10 @@ fn middle(rounds: &[f64]) -> Option<f64> {
     (!rounds.is_empty()).then(|| median(&mut rounds.to_vec()))
 }
 
+fn counted(events: usize) -> String {
+    thousands(f64::from(u32::try_from(events).unwrap_or(u32::MAX)))
+}
+
 /// `12345.6` as `12,346`.
 pub(crate) fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
@@ -187,7 +191,7 @@ pub(crate) mod tests {
         assert_eq!(lines[5], "| quick | 1.0.0 | Go | 70,000 | 1.00 | 900 | 40,000 | 0.50 | kept |");
         assert_eq!(
             lines[6],
-            "| slow (20000 events) | 2.0.0 | Rust | 3,500 | 0.05 | 2,000 | 80,000 | 1.00 | kept |"
+            "| slow (20,000 events) | 2.0.0 | Rust | 3,500 | 0.05 | 2,000 | 80,000 | 1.00 | kept |"
         );
         assert_eq!(lines[7], "| absent <&> | 3.0.0 | Node.js | skipped: npm is not installed | | | | | |");
     }

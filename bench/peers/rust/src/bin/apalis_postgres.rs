@@ -1,4 +1,5 @@
-//! apalis-postgres: batches of 1,000, tasks run in parallel, not locked one by one.
+//! apalis-postgres: four workers in the process, batches of 1,000, tasks run in parallel, not locked one by one. Workers write
+//! their last acknowledgements at a heartbeat, so these are often.
 
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ async fn storage() -> PostgresStorage<Payload> {
     let pool = PgPool::connect(&url()).await.expect("the server");
     PostgresStorage::setup(&pool).await.expect("a schema");
     let config = Config::default().queue("bench").batch_size(1000).lock_tasks(false);
+    let config = config.heartbeat_interval(Duration::from_millis(100)).missed_heartbeats(300);
     PostgresStorage::new(&pool).with_config(config)
 }
 
@@ -27,14 +29,16 @@ async fn job(_: Payload) -> Result<(), BoxDynError> {
     Ok(())
 }
 
-/// In a runtime of its own: the compiler cannot tell that this worker may be spawned.
+/// In runtimes of their own: the compiler cannot tell that these workers may be spawned.
 async fn drain() {
-    std::thread::spawn(|| {
-        tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
-            let worker = WorkerBuilder::new("bench").backend(storage().await);
-            worker.parallelize(tokio::spawn).build(job).run().await.expect("work");
+    for name in ["one", "two", "three", "four"] {
+        std::thread::spawn(move || {
+            tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+                let worker = WorkerBuilder::new(name).backend(storage().await);
+                worker.parallelize(tokio::spawn).build(job).run().await.expect("work");
+            });
         });
-    });
+    }
 }
 
 #[tokio::main]
