@@ -23,7 +23,7 @@ use report::{Entry, Results};
 /// How many events are written at once, by everyone.
 const BULK: usize = 1000;
 
-/// Postbox at its best as well: its default is smaller, for the sake of others on the server.
+/// Its default is smaller, for the sake of others on the server; peers have large ones too.
 const BATCH: usize = 1000;
 
 const HISTORIES: [(&str, &str, &str); 3] = [
