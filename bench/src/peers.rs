@@ -148,7 +148,8 @@ impl Contestant {
             }
             Self::Peer(peer) => {
                 let events = peer.at_most.map_or(events, |most| most.min(events));
-                let mut entry = Entry::new(peer.name, peer.version, peer.language, peer.after, events);
+                let entry = Entry::new(peer.name, peer.version, peer.language, peer.after, events);
+                let mut entry = entry.log(peer.log);
                 entry.skipped = peer.missing();
                 entry
             }

@@ -25,7 +25,7 @@ const topic = "bench"
 const left = `SELECT 1 FROM watermill_bench m, watermill_offsets_bench o
 	WHERE (m.transaction_id, m."offset") > (o.last_processed_transaction_id, o.offset_acked) LIMIT 1`
 
-var schema = watersql.DefaultPostgreSQLSchema{SubscribeBatchSize: 5000}
+var schema = watersql.DefaultPostgreSQLSchema{SubscribeBatchSize: 20000}
 
 type payload struct {
 	N    int    `json:"n"`

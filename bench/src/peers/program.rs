@@ -21,6 +21,8 @@ pub(crate) struct Peer {
     pub(crate) language: &'static str,
     /// What becomes of an event that was handled.
     pub(crate) after: &'static str,
+    /// A log: it knows how far its reader has come, and nothing of single events.
+    pub(crate) log: bool,
     /// So slow that more events would only take time.
     pub(crate) at_most: Option<usize>,
     /// Under `bench/peers`.
@@ -48,7 +50,7 @@ struct Answer {
 }
 
 const fn peer(name: &'static str, version: &'static str, folder: &'static str, run_by: RunBy) -> Peer {
-    Peer { name, version, language: "Rust", after: "kept", at_most: None, folder, run_by }
+    Peer { name, version, language: "Rust", after: "kept", log: false, at_most: None, folder, run_by }
 }
 
 pub(crate) const PEERS: &[Peer] = &[
@@ -60,7 +62,12 @@ pub(crate) const PEERS: &[Peer] = &[
     Peer { language: "Node.js", ..peer("pg-boss", "12.35.0", "pg-boss", RunBy::Node) },
     Peer { after: "deleted", ..peer("graphile_worker", "0.14.1", "rust", RunBy::Built("graphile_worker")) },
     Peer { language: "Go", ..peer("river", "0.50.0", "river", RunBy::Built("river")) },
-    Peer { language: "Go", ..peer("watermill-sql", "3.1.0", "watermill", RunBy::Built("watermill")) },
+    Peer {
+        language: "Go",
+        after: "kept, in a log",
+        log: true,
+        ..peer("watermill-sql", "3.1.0", "watermill", RunBy::Built("watermill"))
+    },
     peer("outbox-core", "0.6.0", "rust", RunBy::Built("outbox_core")),
     Peer {
         at_most: Some(50_000),

@@ -29,6 +29,7 @@ tests! {
     failures: "failures.md",
     routing: "routing.md",
     history: "history.md",
+    tenants: "tenants.md",
     measure: "measure.md",
 }
 
