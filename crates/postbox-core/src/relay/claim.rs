@@ -29,7 +29,9 @@ impl<S: Store> Engine<S> {
             Asked::Nothing => self.request(ClaimMode::Waiting, 0),
             Asked::Rows(mode) => self.request(mode.clone(), self.limit(mode)),
         };
-        self.left_out_tenants = !request.crowding.is_empty();
+        if wanted == Asked::Rows(ClaimMode::Waiting) {
+            (self.left_out_tenants, self.tenants_have_less) = (!request.crowding.is_empty(), false);
+        }
         self.next_beat = now + self.settings.poll_interval;
         let store = self.store.clone();
         self.claiming = Some(tokio::spawn(async move {
@@ -123,7 +125,8 @@ impl<S: Store> Engine<S> {
         let tenants = self.lanes.iter().filter_map(|lane| lane.shares.as_ref()).flat_map(Shares::tenants);
         let tenants: HashSet<TenantId> = tenants.collect();
         let left_out = |tenant: TenantId| {
-            if !self.lanes.iter().any(|lane| self.crowds(lane, tenant)) {
+            // Of a lane that is full or down, everybody is left out.
+            if !self.lanes.iter().any(|lane| !self.blocked(lane) && self.crowds(lane, tenant)) {
                 return None;
             }
             let shut = |lane: &Lane| self.blocked(lane) || self.crowds(lane, tenant);
@@ -190,7 +193,8 @@ impl<S: Store> Engine<S> {
                     }
                     Asked::Rows(ClaimMode::Waiting) => {
                         self.suspects.waiting |= claim.suspects;
-                        self.next_claim = if claim.more { now } else { soon };
+                        let more = claim.more || std::mem::take(&mut self.tenants_have_less);
+                        self.next_claim = if more { now } else { soon };
                     }
                     Asked::Rows(ClaimMode::Probe(_)) => {
                         self.suspects.waiting |= claim.suspects;

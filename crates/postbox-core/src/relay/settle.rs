@@ -186,7 +186,7 @@ impl<S: Store> Engine<S> {
             self.failing.remove(&row);
         }
         if self.left_out_tenants && self.failures == 0 {
-            self.next_claim = now;
+            (self.next_claim, self.tenants_have_less) = (now, true);
         }
         self.report.delivered += delivered;
         if delivered > 0 {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt as _;
 use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Standing, Token};
@@ -26,6 +26,9 @@ use crate::cursor::{Cursor, Key, START, just_before};
 /// Where a claim tenant by tenant says how far it has come.
 const RING: usize = row::FIRST + row::COLUMNS;
 
+/// For how long claims go by time after one tenant by tenant came upon a row that cannot be read and was not found.
+const BY_TIME: Duration = Duration::from_secs(10);
+
 /// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
 #[derive(Debug)]
 pub(super) struct ClaimState {
@@ -33,6 +36,8 @@ pub(super) struct ClaimState {
     pub(super) at: Position,
     /// What an owner reads beside its claims.
     pub(super) reading: Option<Reading>,
+    /// Tenants are not claimed apart for a while: one of them has a row that cannot be read.
+    by_time_until: Option<Instant>,
     /// When this relay last said that it shares the table.
     pub(super) shown: Option<Instant>,
     /// Tokens of claims whose answer was lost: their rows go back uncharged (hazard 5).
@@ -59,7 +64,14 @@ impl Position {
 
 impl ClaimState {
     pub(super) fn new() -> Self {
-        Self { lead: None, at: Position::start(), reading: None, shown: None, lost_tokens: Vec::new() }
+        Self {
+            lead: None,
+            at: Position::start(),
+            reading: None,
+            by_time_until: None,
+            shown: None,
+            lost_tokens: Vec::new(),
+        }
     }
 }
 
@@ -67,7 +79,9 @@ impl Inner {
     pub(super) async fn claim(self: &Arc<Self>, request: ClaimRequest) -> Result<Claim, StoreError> {
         let opened = self.opened().await?;
         self.max_attempts.store(request.max_attempts, Ordering::Relaxed);
-        self.heard.all();
+        if request.mode == ClaimMode::Waiting && request.limit > 0 {
+            self.heard.all();
+        }
         let mut state = self.state.lock().await;
         if let Some(claim) = self.claim_ahead(&mut state, opened, &request).await? {
             if let Some(wake) = &opened.wake {
@@ -76,7 +90,7 @@ impl Inner {
             return Ok(claim);
         }
         state.stop_reading().await;
-        let sleep = opened.wake.as_ref().and_then(Wake::sleeping);
+        let sleep = state.at.ring.begun(opened.wake.as_ref().and_then(Wake::sleeping));
         let mut link = self.claims.take().await?;
         if link.fresh {
             // A new session does not have the old one's lock.
@@ -106,7 +120,14 @@ impl Inner {
             _ => match self.take_rows(&mut state, &mut link.connection, opened, &request).await {
                 Err(error) if is_about_data(&error) => {
                     self.claims.turn_over(&mut link.connection).await?;
-                    Batch::of(self.bury_unreadable(&mut link.connection, opened, &request, &error).await?)
+                    match self.bury_unreadable(&mut link.connection, opened, &request, &error).await {
+                        // It is not among the oldest: by time it comes to be, and nobody waits for it meanwhile.
+                        Err(_) if opened.statements.claims.by_tenant.is_some() => {
+                            state.by_time_until = Some(Instant::now() + BY_TIME);
+                            self.take_rows(&mut state, &mut link.connection, opened, &request).await?
+                        }
+                        buried => Batch::of(buried?),
+                    }
                 }
                 batch => batch?,
             },
@@ -200,7 +221,9 @@ impl Inner {
             ClaimMode::Suspect => (state.at.cursor.suspect.map_or(START, just_before), false),
             ClaimMode::Probe(_) => (START, false),
         };
-        let apart = statements.claims.by_tenant.as_ref().filter(|_| request.mode == ClaimMode::Waiting);
+        let by_time = state.by_time_until.is_some_and(|until| asked < until);
+        let apart = statements.claims.by_tenant.as_ref();
+        let apart = apart.filter(|_| request.mode == ClaimMode::Waiting && !by_time);
         let (sql, topics) = match &request.mode {
             ClaimMode::Waiting => (apart.unwrap_or(&statements.claims.waiting), &request.exclude),
             ClaimMode::Suspect => (&statements.claims.suspect, &request.exclude),
@@ -267,7 +290,7 @@ impl Inner {
                 claim.suspects = summary.suspect.is_some();
                 state.at.cursor.meet(summary.suspect);
                 claim.more = if let Some((last, some_have_more)) = summary.ring {
-                    !state.at.ring.looked(last) || full || some_have_more
+                    state.at.ring.looked(last, summary.picked > 0) || full || some_have_more
                 } else {
                     state.at.cursor.read(from_start, asked, summary.last, !full);
                     // A short claim behind the cursor says nothing of what is in front of it.

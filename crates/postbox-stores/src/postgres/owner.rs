@@ -178,6 +178,8 @@ impl Inner {
             .bind(from)
             .bind(to)
             .bind(ttl.as_secs_f64())
+            // Behind a pooler a take-over may be in the same transaction.
+            .bind(!opened.pooled)
             .fetch_optional(connection);
         let row = within(OPERATION_LIMIT, journal).await?;
         let paused = row.map(|row| row.try_get(0)).transpose().map_err(classify)?;

@@ -61,12 +61,15 @@ impl Claims {
             .with("recursive", "")
             .with("picked", include_str!("sql/picked.sql"))
             .with("by_key", "available_at, sequence")
+            .with("counted", "count(*)")
             .with("ring", "")
             .and(base);
         let by_tenant = Template::default()
             .with("recursive", "RECURSIVE ")
             .with("picked", include_str!("sql/picked_by_tenant.sql"))
             .with("by_key", "turn, available_at, sequence")
+            .with("counted", "count(*) FILTER (WHERE NOT suspect)")
+            .with("expired", EXPIRED)
             .with("ring_of", tenants::ring_of(tenants))
             .with("list", tenants::list(tenants))
             .with("ring", tenants::RING)
@@ -154,12 +157,12 @@ impl Own {
             payloads: base.fill(
                 "SELECT id, payload::text, payload_raw, content_type FROM {{table}} WHERE id = ANY ($1)",
             ),
-            // Does not wait for the disk: what a server that fails may forget of it is that rows were in flight, and they are still
+            // Where it is a transaction of its own ($8), it does not wait for the disk: what a server that fails may forget of it is that rows were in flight, and they are still
             // there. Whatever is settled or taken over waits, and what was written down before goes to the disk with it.
             journal: base.fill(
                 "UPDATE {{relay}} SET win = $4, win_from = $5, win_to = $6,
                         expires_at = clock_timestamp() + make_interval(secs => $7)
-                 WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL, set_config('synchronous_commit', 'off', true)",
+                 WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL, CASE WHEN $8 THEN set_config('synchronous_commit', 'off', true) END",
             ),
             is_mine: base.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = $1 AND holder = $2 AND epoch = $3)",

@@ -76,15 +76,30 @@ pub(super) fn condition(tenants: &Tenants) -> String {
 pub(super) struct Ring {
     /// The first tenant to look at.
     pub(super) from: Uuid,
+    /// Whether claims of this round have found anything.
+    found: bool,
+    /// Which sleep the relay slept when this round began: only what was seen since then was seen for it.
+    sleep: Option<u64>,
 }
 
 impl Ring {
-    /// Takes in how far a claim has come, and answers whether that was all round.
-    pub(super) fn looked(&mut self, last: Option<Uuid>) -> bool {
-        let from_start = self.from.is_nil();
+    /// Which sleep a claim that begins now is a look for.
+    pub(super) fn begun(&mut self, sleep: Option<u64>) -> Option<u64> {
+        if self.from.is_nil() {
+            self.sleep = sleep;
+        }
+        self.sleep
+    }
+
+    /// Takes in how far a claim has come, and answers whether there may be more: the rest of the round, or, if the round took
+    /// several claims and found something, what has come meanwhile.
+    pub(super) fn looked(&mut self, last: Option<Uuid>, found: bool) -> bool {
+        let began_late = !self.from.is_nil();
+        self.found |= found;
         let next = last.and_then(|last| last.as_u128().checked_add(1));
         self.from = Uuid::from_u128(next.unwrap_or_default());
-        from_start && self.from.is_nil()
+        let mid_way = !self.from.is_nil();
+        mid_way || (std::mem::take(&mut self.found) && began_late)
     }
 }
 
@@ -107,11 +122,14 @@ mod tests {
     #[test]
     fn a_ring_goes_on_behind_the_last_and_begins_anew_after_the_end() {
         let mut ring = Ring::default();
-        assert!(ring.looked(None), "all of them at once");
-        assert!(!ring.looked(Some(Uuid::from_u128(6))));
-        assert_eq!(ring.from, Uuid::from_u128(7));
-        assert!(!ring.looked(None), "the first ones were not looked at this time");
+        assert!(!ring.looked(None, true), "all of them at once");
+        assert_eq!(ring.begun(Some(1)), Some(1));
+        assert!(ring.looked(Some(Uuid::from_u128(6)), true), "the rest of the round");
+        assert_eq!((ring.from, ring.begun(Some(2))), (Uuid::from_u128(7), Some(1)));
+        assert!(ring.looked(None, false), "the first ones were not looked at this time");
         assert!(ring.from.is_nil());
-        assert!(ring.looked(Some(Uuid::max())), "there is none behind the last");
+        assert!(ring.looked(Some(Uuid::from_u128(6)), false));
+        assert!(!ring.looked(None, false), "a round that found nothing is the last");
+        assert!(!ring.looked(Some(Uuid::max()), true), "there is none behind the last");
     }
 }

@@ -58,7 +58,10 @@ impl Inner {
         let mut reader = self.reader.take().await?;
         // Before the look: what commits after it must end the next wait.
         let version = data_version(&mut reader.connection).await?;
-        self.seen.store(version, Ordering::Relaxed);
+        // Of a round that takes several claims, the first: what commits into what was looked at is news.
+        if state.ring.is_at_start() {
+            self.seen.store(version, Ordering::Relaxed);
+        }
         let (standing, paused) = self.look_at_gate(&mut reader.connection, opened).await?;
         if standing == Standing::Standby {
             state.lead = None;

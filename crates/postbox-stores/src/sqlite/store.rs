@@ -127,7 +127,9 @@ impl SqliteStoreBuilder {
 
     /// Whose events the relay is for, and whether they share it (everybody's, as they come). Both need the index that `migrate up`
     /// adds with `--fair-tenants` or `--tenants`; only some needs `single_active(false)`.
-    pub fn tenants(mut self, tenants: Tenants) -> Self {
+    pub fn tenants(mut self, mut tenants: Tenants) -> Self {
+        tenants.only.sort_unstable();
+        tenants.only.dedup();
         self.tenants = tenants;
         self
     }

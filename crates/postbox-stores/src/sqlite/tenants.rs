@@ -74,7 +74,11 @@ pub(super) fn condition(tenants: &Tenants) -> String {
 
 /// Where the next claim goes on: at a tenant's id, or at the start.
 #[derive(Debug, Default)]
-pub(super) struct Ring(Vec<u8>);
+pub(super) struct Ring {
+    from: Vec<u8>,
+    /// Whether claims of this round have found anything.
+    found: bool,
+}
 
 /// What a look found.
 pub(super) struct Looked {
@@ -85,6 +89,20 @@ pub(super) struct Looked {
 }
 
 impl Ring {
+    /// Whether the next look begins a round.
+    pub(super) fn is_at_start(&self) -> bool {
+        self.from.is_empty()
+    }
+
+    /// Takes in how far a look has come, and answers whether there may be more: the rest of the round, or, if the round took several
+    /// looks and found something, what has come meanwhile.
+    fn looked(&mut self, next: Vec<u8>, found: bool) -> bool {
+        let began_late = !self.is_at_start();
+        self.from = next;
+        self.found |= found;
+        !self.is_at_start() || (std::mem::take(&mut self.found) && began_late)
+    }
+
     /// Looks for some rows of each tenant.
     pub(super) async fn look(
         &mut self,
@@ -95,25 +113,20 @@ impl Ring {
         let (now, limit) = (now(), request.limit);
         let ring = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(statements.ring.as_str()))
             .bind(now)
-            .bind(self.0.as_slice())
+            .bind(self.from.as_slice())
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .fetch_one(&mut *connection);
         let ring = within(OPERATION_LIMIT, ring).await?.unwrap_or_default();
         let ring: Vec<&str> = ring.split(';').filter(|entry| !entry.is_empty()).collect();
-        let from_start = self.0.is_empty();
-        self.0 = if ring.len() < limit {
-            Vec::new()
-        } else {
-            behind(ring.iter().max().copied().unwrap_or_default())
-        };
+        let last = ring.iter().max().copied().unwrap_or_default();
+        let next = if ring.len() < limit { Vec::new() } else { behind(last) };
         let (whole, parts) = left_out(&request.crowding);
         let due = ring.iter().filter_map(|entry| entry.strip_suffix('1'));
         let eligible: Vec<&str> = due.filter(|tenant| !whole.iter().any(|one| one == tenant)).collect();
-        let come_round = from_start && self.0.is_empty();
         if eligible.is_empty() {
-            return Ok(Looked { rows: Vec::new(), more: !come_round });
+            return Ok(Looked { rows: Vec::new(), more: self.looked(next, false) });
         }
-        let share = limit.div_ceil(eligible.len());
+        let share = (limit / eligible.len()).max(1);
         let pick = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(statements.pick.as_str()))
             .bind(now)
             .bind(json!(eligible).to_string())
@@ -127,6 +140,7 @@ impl Ring {
         let mut found: Vec<(&str, Candidate)> =
             found.filter_map(|(tenant, row)| Some((tenant, Candidate::read(row)?))).collect();
         found.sort_unstable_by_key(|(_, row)| (row.available_at, row.sequence));
+        let (late, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, row)| row.suspect);
         let mut turns: HashMap<&str, usize> = HashMap::new();
         let turn = |(tenant, row)| {
             let turn = turns.entry(tenant).or_default();
@@ -134,10 +148,11 @@ impl Ring {
             (*turn, row)
         };
         let mut rows: Vec<(usize, Candidate)> = found.into_iter().map(turn).collect();
-        let more = !come_round || rows.iter().any(|(turn, _)| *turn >= share);
+        let more = self.looked(next, !rows.is_empty()) || rows.iter().any(|(turn, _)| *turn >= share);
         rows.sort_by_key(|(turn, _)| *turn);
         rows.truncate(limit);
-        Ok(Looked { rows: rows.into_iter().map(|(_, row)| row).collect(), more })
+        let late = late.into_iter().map(|(_, row)| row);
+        Ok(Looked { rows: rows.into_iter().map(|(_, row)| row).chain(late).collect(), more })
     }
 }
 

@@ -105,6 +105,54 @@ pub async fn many_tenants_take_turns<S: Subject>(subject: &S) {
     assert_eq!(seen.len(), ids.len());
 }
 
+/// Nobody is passed by because of the number that he happens to have.
+pub async fn no_tenant_is_last_for_ever<S: Subject>(subject: &S) {
+    enqueue(subject, (0..6).flat_map(|n| of(tenant(n), 100)).collect()).await;
+    let store = subject.tenants_store(&FAIR, true);
+    let mut seen = HashSet::new();
+    let mut next = claim_in_turn(&store, 10).await;
+    for _ in 0..2 {
+        seen.extend(next.rows.iter().map(|row| row.delivery.meta.tenant_id));
+        settle_all(&store, next).await;
+        next = claim(&store, 10).await;
+    }
+    assert_eq!(seen.len(), 6);
+}
+
+/// However many tenants have something that cannot go yet, a relay comes to rest.
+pub async fn many_tenants_that_wait_let_the_relay_rest<S: Subject>(subject: &S) {
+    let later =
+        |n| event(TOPIC, n).tenant(tenant(n)).delay(Duration::from_hours(1)).build().expect("an event");
+    enqueue(subject, (0..25).map(later).collect()).await;
+    let some = Tenants { only: (0..25).map(tenant).collect(), fair: false };
+    for (tenants, single_active) in [(&FAIR, true), (&some, false)] {
+        let store = subject.tenants_store(tenants, single_active);
+        let mut claims = vec![claim_in_turn(&store, 10).await.more];
+        while claims.last() == Some(&true) && claims.len() < 10 {
+            claims.push(claim(&store, 10).await.more);
+        }
+        assert_eq!(claims, [true, true, false], "{tenants:?}");
+        store.close().await;
+    }
+}
+
+/// What a relay left behind when it died takes nobody's share.
+pub async fn expired_leases_hold_up_no_tenant<S: Subject>(subject: &S) {
+    let old = enqueue(subject, of(tenant(1), 8)).await;
+    let died = subject.tenants_store(&FAIR, true);
+    assert_eq!(claim_in_turn(&died, 8).await.rows.len(), 8);
+    died.close().await;
+    for id in &old {
+        subject.expire_lease(*id).await;
+    }
+    let new = enqueue(subject, of(tenant(1), 8)).await;
+    let store = subject.tenants_store(&FAIR, true);
+    let next = claim_in_turn(&store, 8).await;
+    let claimed: HashSet<EventId> = next.rows.iter().map(|row| row.delivery.meta.event_id).collect();
+    assert_eq!(claimed, new.into_iter().collect());
+    assert!(next.suspects, "they are seen all the same");
+}
+
 /// A tenant with many events in front delays another's few by some batches, and no more.
 pub async fn a_large_backlog_delays_no_other_tenant<S: Subject>(subject: &S) {
     let many = enqueue(subject, of(tenant(1), 3000)).await;

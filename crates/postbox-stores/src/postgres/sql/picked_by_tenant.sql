@@ -5,18 +5,19 @@ ring AS (
 ), eligible AS MATERIALIZED (
     SELECT tenant_id FROM ring WHERE due AND tenant_id <> ALL ($12)
 ), share AS MATERIALIZED (
-    SELECT ($7 + greatest(count(*), 1) - 1) / greatest(count(*), 1) AS rows FROM eligible
+    -- Rounded down: what the first ones had more, the last ones would lack. There are no more tenants than rows.
+    SELECT greatest($7 / greatest(count(*), 1), 1) AS rows FROM eligible
 ), locked AS MATERIALIZED (
     SELECT c.*
     FROM eligible e
     CROSS JOIN LATERAL (
-        SELECT id, tenant_id, available_at, sequence, locked_at IS NOT NULL AS suspect,
+        SELECT id, tenant_id, available_at, sequence, false AS suspect,
                CASE WHEN pg_column_compression(payload) IS NULL THEN pg_column_size(payload)
                     ELSE octet_length(payload::text) END + coalesce(octet_length(payload_raw), 0) AS bytes
         FROM {{table}} t
         WHERE t.tenant_id = e.tenant_id AND published_at IS NULL AND dead_at IS NULL
           AND available_at <= now()
-          AND {{unlocked}}
+          AND locked_at IS NULL
           AND {{topics}}
           AND (cardinality($13::text[]) = 0 OR NOT EXISTS (
               SELECT 1 FROM unnest($13::text[]) AS crowding (entry)
@@ -28,5 +29,23 @@ ring AS (
         FOR UPDATE SKIP LOCKED
     ) c
     LIMIT $7
+), late AS MATERIALIZED (
+    -- Rows whose lease ran out take nobody's share. They are old: to look at what is in front is enough.
+    SELECT s.*
+    FROM eligible e
+    CROSS JOIN LATERAL (
+        SELECT f.id, f.tenant_id, f.available_at, f.sequence, true AS suspect, 0 AS bytes
+        FROM (
+            SELECT id, tenant_id, available_at, sequence, locked_at
+            FROM {{table}} t
+            WHERE t.tenant_id = e.tenant_id AND published_at IS NULL AND dead_at IS NULL AND available_at <= now()
+            ORDER BY t.tenant_id, available_at, sequence
+            LIMIT 10 + 2 * (SELECT rows FROM share)
+        ) f
+        WHERE f.{{expired}}
+        LIMIT 1
+    ) s
 ), picked AS MATERIALIZED (
     SELECT *, row_number() OVER (PARTITION BY tenant_id ORDER BY available_at, sequence) AS turn FROM locked
+    UNION ALL
+    SELECT *, NULL FROM late
