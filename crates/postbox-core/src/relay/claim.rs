@@ -309,7 +309,7 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let Claimed { lease, delivery, age, .. } = claimed;
-            let load = Load { lane: None, bytes: delivery.payload.len(), tenant: delivery.meta.tenant_id };
+            let load = Load::of(&delivery);
             let Some(&number) = lanes.and_then(<[usize]>::first) else {
                 let topic = delivery.meta.topic.clone();
                 tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");

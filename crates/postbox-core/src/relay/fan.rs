@@ -123,7 +123,7 @@ impl<S: Store> Engine<S> {
     ) -> bool {
         let Claimed { lease, delivery, age, sinks_done, .. } = claimed;
         let key = key(&lease);
-        let load = Load { lane: None, bytes: delivery.payload.len(), tenant: delivery.meta.tenant_id };
+        let load = Load::of(&delivery);
         self.hold(asked, &lease, load, age, None);
         if self.stopping || self.standing != crate::store::Standing::Active {
             self.finish(Outcome::release(lease, None));
@@ -149,7 +149,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn spread(&mut self, spread: Spread, full: &[bool]) {
         let Spread { lease, delivery, sinks_done, waiting } = spread;
         let (topic, now) = (delivery.meta.topic.clone(), Instant::now());
-        let load = Load { lane: None, bytes: delivery.payload.len(), tenant: delivery.meta.tenant_id };
+        let load = Load::of(&delivery);
         let lanes = self.remaining(&topic, &sinks_done);
         if lanes.is_empty() {
             // All that the route leads to today have it.

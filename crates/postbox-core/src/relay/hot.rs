@@ -56,7 +56,7 @@ impl<S: Store> Engine<S> {
     fn admit(&mut self, event: HotEvent) {
         let HotEvent { lease, delivery, born, late, slot } = event;
         let (asked, age) = (Instant::from_std(born), std::time::Duration::ZERO);
-        let load = Load { lane: None, bytes: delivery.payload.len(), tenant: delivery.meta.tenant_id };
+        let load = Load::of(&delivery);
         let Some(lanes) = self.routes.lanes_of(&delivery.meta.topic) else {
             let topic = delivery.meta.topic.clone();
             tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::fan::Fan;
 use super::run::Engine;
+use crate::dispatcher::Delivery;
 use crate::event::TenantId;
 use crate::failpoint;
 use crate::hot::Slot;
@@ -41,6 +42,13 @@ pub(super) struct Load {
     pub(super) lane: Option<usize>,
     pub(super) bytes: usize,
     pub(super) tenant: TenantId,
+}
+
+impl Load {
+    /// Of an event that is in no lane yet.
+    pub(super) fn of(delivery: &Delivery) -> Self {
+        Self { lane: None, bytes: delivery.payload.len(), tenant: delivery.meta.tenant_id }
+    }
 }
 
 #[derive(Debug)]

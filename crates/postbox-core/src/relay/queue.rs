@@ -96,6 +96,8 @@ struct Turns {
     lines: RowMap<TenantId, VecDeque<Item>>,
     /// Whose turn it is.
     order: VecDeque<TenantId>,
+    /// How many there are: asked for each time that one comes or goes.
+    len: usize,
 }
 
 impl Default for Line {
@@ -108,7 +110,7 @@ impl Line {
     fn len(&self) -> usize {
         match self {
             Self::Single(line) => line.len(),
-            Self::Turns(turns) => turns.lines.values().map(VecDeque::len).sum(),
+            Self::Turns(turns) => turns.len,
         }
     }
 
@@ -150,12 +152,13 @@ impl Line {
     fn retain(&mut self, keep: impl Fn(&Item) -> bool) {
         match self {
             Self::Single(line) => line.retain(keep),
-            Self::Turns(Turns { lines, order }) => {
+            Self::Turns(Turns { lines, order, len }) => {
                 lines.retain(|_, line| {
                     line.retain(&keep);
                     !line.is_empty()
                 });
                 order.retain(|tenant| lines.contains_key(tenant));
+                *len = lines.values().map(VecDeque::len).sum();
             }
         }
     }
@@ -165,6 +168,7 @@ impl Turns {
     /// The line of its tenant, for something to be put into.
     fn line_of(&mut self, item: &Item) -> &mut VecDeque<Item> {
         let tenant = item.delivery.meta.tenant_id;
+        self.len += 1;
         self.lines.entry(tenant).or_insert_with(|| {
             self.order.push_back(tenant);
             VecDeque::new()
@@ -175,13 +179,14 @@ impl Turns {
         let turn = self.order.iter().position(|tenant| may(*tenant))?;
         let tenant = self.order.remove(turn)?;
         let line = self.lines.get_mut(&tenant)?;
-        let item = line.pop_front();
+        let item = line.pop_front()?;
+        self.len -= 1;
         if line.is_empty() {
             self.lines.remove(&tenant);
         } else {
             self.order.push_back(tenant);
         }
-        item
+        Some(item)
     }
 }
 
@@ -251,6 +256,7 @@ mod tests {
     #[test]
     fn tenants_take_turns() {
         let mut queue = of_tenants(&[1, 1, 1, 1, 2, 2, 3]);
+        assert_eq!(queue.len(), 7);
         assert_eq!(drawn_tenants(&mut queue, |_| true), [1, 2, 3, 1, 2, 1, 1]);
         assert_eq!(queue.len(), 0);
     }
@@ -263,6 +269,7 @@ mod tests {
             Some(tenant(2))
         );
         assert_eq!(drawn_tenants(&mut queue, |one| one != tenant(1)), [2, 2]);
+        assert_eq!(queue.len(), 2);
         assert!(queue.front(|_| false).is_none() && queue.pop_front(|_| false).is_none());
         queue.retain(|item| item.delivery.meta.tenant_id != tenant(1));
         assert_eq!((queue.len(), drawn_tenants(&mut queue, |_| true)), (0, vec![]));

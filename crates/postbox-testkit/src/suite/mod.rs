@@ -410,6 +410,7 @@ macro_rules! tenants_suite {
                 tenants: no_tenant_is_last_for_ever,
                 tenants: many_tenants_that_wait_let_the_relay_rest,
                 tenants: expired_leases_hold_up_no_tenant,
+                tenants: who_had_a_share_goes_on_when_it_has_less,
                 tenants: a_large_backlog_delays_no_other_tenant,
                 tenants: a_tenant_that_hangs_holds_up_no_other,
                 tenants: a_relay_for_some_leaves_the_others,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Crowding, Settlement, Tenants, Verdict};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Crowding, Settlement, Standing, Tenants, Verdict};
 use postbox_core::{Delivery, EventId, Record, Relay, RelayHandle, Settings, Store, TenantId};
 
 use super::relay::arrived;
@@ -147,7 +147,15 @@ pub async fn expired_leases_hold_up_no_tenant<S: Subject>(subject: &S) {
     }
     let new = enqueue(subject, of(tenant(1), 8)).await;
     let store = subject.tenants_store(&FAIR, true);
-    let next = claim_in_turn(&store, 8).await;
+    // While their sink is down they are nobody's: a relay that heard of them would make way for them again and again.
+    let without = ClaimRequest { exclude: Arc::from([TOPIC]), ..request(ClaimMode::Waiting, 8) };
+    let nothing = eventually("a turn", PATIENCE, async || {
+        let claim = store.claim(without.clone()).await.expect("a claim");
+        (claim.standing == Standing::Active).then_some(claim)
+    });
+    let nothing = nothing.await;
+    assert!(nothing.is_empty() && !nothing.suspects && !nothing.more, "{nothing:?}");
+    let next = claim(&store, 8).await;
     let claimed: HashSet<EventId> = next.rows.iter().map(|row| row.delivery.meta.event_id).collect();
     assert_eq!(claimed, new.into_iter().collect());
     assert!(next.suspects, "they are seen all the same");
@@ -169,6 +177,17 @@ pub async fn a_large_backlog_delays_no_other_tenant<S: Subject>(subject: &S) {
     arrived(&sink, &many).await;
     relay.shutdown().await.unwrap();
     assert_eq!(sink.arrived().len(), many.len() + few.len(), "each once");
+}
+
+/// A tenant that has its share goes on as soon as some of that is settled: the relay here looks by itself only every ten minutes.
+pub async fn who_had_a_share_goes_on_when_it_has_less<S: Subject>(subject: &S) {
+    let ids = enqueue(subject, of(tenant(1), 300)).await;
+    let sink = Scripted::ok();
+    let settings = Settings { batch_size: 10, poll_interval: Duration::from_mins(10), ..quick() };
+    let relay = start(subject, &FAIR, &sink, settings);
+    arrived(&sink, &ids).await;
+    relay.shutdown().await.unwrap();
+    assert_eq!(sink.arrived().len(), ids.len(), "each once");
 }
 
 /// A tenant whose handlers never end leaves slots for the others.

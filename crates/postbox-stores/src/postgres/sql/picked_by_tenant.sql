@@ -36,13 +36,13 @@ ring AS (
     CROSS JOIN LATERAL (
         SELECT f.id, f.tenant_id, f.available_at, f.sequence, true AS suspect, 0 AS bytes
         FROM (
-            SELECT id, tenant_id, available_at, sequence, locked_at
+            SELECT id, tenant_id, available_at, sequence, locked_at, topic, sinks_done
             FROM {{table}} t
             WHERE t.tenant_id = e.tenant_id AND published_at IS NULL AND dead_at IS NULL AND available_at <= now()
             ORDER BY t.tenant_id, available_at, sequence
             LIMIT 10 + 2 * (SELECT rows FROM share)
         ) f
-        WHERE f.{{expired}}
+        WHERE f.{{expired}} AND {{topics}}
         LIMIT 1
     ) s
 ), picked AS MATERIALIZED (

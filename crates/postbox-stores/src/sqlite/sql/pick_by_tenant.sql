@@ -20,10 +20,10 @@ CROSS JOIN {{table}} t ON t.sequence IN (
     UNION ALL
     -- Those whose lease ran out take nobody's share. Such rows are old: to look at what is in front is enough.
     SELECT sequence FROM (
-        SELECT sequence, locked_at FROM {{table}} {{by_tenants_waiting}}
+        SELECT sequence, locked_at, topic, sinks_done FROM {{table}} {{by_tenants_waiting}}
         WHERE tenant_id = unhex(r.value) AND published_at IS NULL AND dead_at IS NULL AND available_at <= ?1
         ORDER BY available_at, sequence
         LIMIT 10 + 2 * ?3
     )
-    WHERE locked_at < ?4
+    WHERE locked_at < ?4 AND {{topics}}
 )
