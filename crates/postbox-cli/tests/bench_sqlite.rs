@@ -87,7 +87,8 @@ fn stopped_or_killed_it_leaves_nothing_that_is_not_named() {
             &folder,
             &[&["bench", what, "--rate", "50"], &ENDLESS[..]].concat(),
         ));
-        bench.wait_for_line(": 0 ", LONG);
+        // It measures: how far it has come by then depends on the machine.
+        bench.wait_for_line(" event", LONG);
         let name = eventually_blocking("its folder", LONG, || {
             benches(&folder).into_iter().find(|name| !known.contains(name))
         });
