@@ -11,6 +11,9 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection, SqlitePool};
 /// How soon a file that somebody is closing is tried again.
 const CLOSING: Duration = Duration::from_millis(10);
 
+/// How long a writer waits for its turn on a file, while others have theirs.
+const LOCKED: Duration = Duration::from_mins(1);
+
 /// One connection.
 pub(super) enum Writer {
     Postgres(Box<PgConnection>),
@@ -56,7 +59,14 @@ impl Writer {
             }
             Self::Sqlite(pool) => {
                 let failed = |error| EnqueueError::Database(sqlite::classify(error));
-                let mut tx = sqlite::begin(pool).await.map_err(failed)?;
+                let asked = Instant::now();
+                let mut tx = loop {
+                    match sqlite::begin(pool).await.map_err(sqlite::classify) {
+                        // Others write all the time here, and a slow disk makes each of them slow: that is what is measured.
+                        Err(error) if error.code() == Code::DatabaseLocked && asked.elapsed() < LOCKED => {}
+                        begun => break begun.map_err(EnqueueError::Database)?,
+                    }
+                };
                 let written = outbox.enqueue_all(&mut tx, events).await;
                 written.map_err(|error| error.map_database(sqlite::classify))?;
                 let called = Instant::now();
