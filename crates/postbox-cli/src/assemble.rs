@@ -259,6 +259,9 @@ pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result
         }
         for route in &config.routes {
             relay = relay.route_to_all(&route.topic, &route.sinks);
+            if let Some(template) = &route.destination {
+                relay = relay.destination(template.as_str());
+            }
         }
         if let Some((name, sink)) = sinks.iter().find(|(name, _)| Some(name) == config.dead_letter.as_ref()) {
             relay = relay.dead_letters(name, sink.clone());
@@ -323,7 +326,7 @@ fn sinks(config: &Config) -> Result<Vec<(String, AnySink)>, Failure> {
     let mut problems = Vec::new();
     let mut sinks = Vec::new();
     for sink in &config.sinks {
-        match AnySink::from_url(sink.url.reveal()) {
+        match AnySink::new(sink.url.reveal(), sink.options.clone()) {
             Ok(built) => sinks.push((sink.name.clone(), built)),
             Err(error) => {
                 let message = error.to_string().replace(sink.url.reveal(), &mask(sink.url.reveal()));

@@ -161,11 +161,11 @@ codes! {
         "The answer to a commit was lost, so the transaction may have been committed or not.",
         "Look for its data before you do it again; events with the same event_id are not doubled.";
     RouteInvalid = "OUTBOX_ROUTE_INVALID",
-        "A route's pattern or sink cannot be understood.",
-        "Use patterns like org.*.created.* or **, and a sink that is configured.";
+        "A route's pattern, sink or destination cannot be understood.",
+        "Use patterns like org.*.created.* or **, a sink that is configured, and destinations like events.{topic}.";
     SinkInvalid = "OUTBOX_SINK_INVALID",
         "The sink's URL or options cannot be understood.",
-        "Use file:<path>, stdout: or null:.";
+        "Use a URL and options of a sink that this build has; the message names them.";
     Closed = "OUTBOX_CLOSED",
         "The relay or cleaner was closed.",
         "Build a new one; what was closed is not started again.";

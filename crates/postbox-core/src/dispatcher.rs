@@ -24,6 +24,8 @@ pub struct Delivery {
     pub meta: Meta,
     /// What it carries.
     pub payload: Payload,
+    /// Where at the sink it goes, if its route says so; else the sink knows.
+    pub destination: Option<Arc<str>>,
 }
 
 /// What is known of a delivery besides its payload.

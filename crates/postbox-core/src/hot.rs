@@ -326,6 +326,7 @@ fn delivery(record: Record, sequence: i64, table: Arc<str>, created_at: OffsetDa
             tracestate: record.tracestate,
         },
         payload: record.payload,
+        destination: None,
     }
 }
 

@@ -35,6 +35,8 @@ pub mod interceptor;
 pub mod journal;
 pub mod json;
 pub mod letter;
+#[doc(hidden)]
+pub mod notation;
 pub mod outbox;
 mod panic;
 pub mod receive;
@@ -45,6 +47,7 @@ pub mod route;
 pub mod store;
 pub mod table;
 pub mod telemetry;
+pub mod template;
 pub mod testing;
 pub mod topic;
 mod trace;
@@ -82,6 +85,7 @@ pub use relay::{Backoff, Relay, RelayBuilder, RelayError, RelayHandle, RelayHeal
 pub use route::{Pattern, PatternError};
 pub use store::{OnDead, Order, Store, StoreError, StoreErrorKind, Tenants};
 pub use table::{TableName, TableNameError};
+pub use template::{MissingValue, Template, TemplateError};
 pub use topic::{Topic, TopicError};
 pub use transaction::{CommitError, Driver, Guarded, OutboxPool, OutboxTransaction};
 pub use tx::{Birth, Enqueued, Inserted, Insertion, Layout, OutboxTable, OutboxTx, Receipt};

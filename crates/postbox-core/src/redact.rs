@@ -82,6 +82,15 @@ pub fn mask_credentials(text: &str) -> String {
     mask_assignments(&out)
 }
 
+/// Words that make the name of an option or a query parameter that of a secret.
+const SECRET_WORDS: [&str; 9] = ["pass", "pwd", "secret", "token", "key", "sig", "auth", "cred", "private"];
+
+/// Whether an option or a query parameter of this name may hold a secret. Rather hides too much than too little.
+pub fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET_WORDS.iter().any(|word| name.contains(word))
+}
+
 fn mask_assignments(text: &str) -> String {
     const NAMES: [&str; 5] = ["password=", "passwd=", "pwd=", "token=", "secret="];
     let lower = text.to_ascii_lowercase();

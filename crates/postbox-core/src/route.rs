@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::code::Code;
+use crate::dispatcher::Delivery;
+use crate::template::{MissingValue, Template};
 use crate::topic::Topic;
 
 /// A pattern over topics: segments by dots, `*` for one segment, `**` for any number of them (also none).
@@ -112,22 +114,53 @@ impl fmt::Display for Pattern {
 
 /// Which lanes (by number) take which topics; each route leads to one at least.
 #[derive(Debug, Default)]
-pub(crate) struct Routes(pub(crate) Vec<(Pattern, Vec<usize>)>);
+pub(crate) struct Routes {
+    list: Vec<Route>,
+    /// Whether any of them has a destination: most have none, and then nothing has to be looked for.
+    addressed: bool,
+}
+
+#[derive(Debug)]
+struct Route {
+    pattern: Pattern,
+    lanes: Vec<usize>,
+    destination: Option<Template>,
+}
 
 impl Routes {
+    pub(crate) fn push(&mut self, pattern: Pattern, lanes: Vec<usize>, destination: Option<Template>) {
+        self.addressed |= destination.is_some();
+        self.list.push(Route { pattern, lanes, destination });
+    }
+
+    fn of(&self, topic: &Topic) -> Option<&Route> {
+        self.list.iter().find(|route| route.pattern.matches(topic))
+    }
+
     pub(crate) fn lanes_of(&self, topic: &Topic) -> Option<&[usize]> {
-        self.0.iter().find(|(pattern, _)| pattern.matches(topic)).map(|(_, lanes)| lanes.as_slice())
+        self.of(topic).map(|route| route.lanes.as_slice())
     }
 
     /// The most sinks that one event goes to.
     pub(crate) fn widest(&self) -> usize {
-        self.0.iter().map(|(_, lanes)| lanes.len()).max().unwrap_or(1)
+        self.list.iter().map(|route| route.lanes.len()).max().unwrap_or(1)
+    }
+
+    /// Gives an event the destination that its route has for it.
+    pub(crate) fn address(&self, delivery: &mut Delivery) -> Result<(), MissingValue> {
+        if self.addressed
+            && let Some(template) = self.of(&delivery.meta.topic).and_then(|route| route.destination.as_ref())
+        {
+            delivery.destination = Some(template.render(&delivery.meta)?.into());
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::delivery;
     use proptest::prelude::*;
 
     #[test]
@@ -155,10 +188,27 @@ mod tests {
 
     #[test]
     fn the_first_match_wins() {
-        let routes = Routes(vec![("org.**".parse().unwrap(), vec![1, 2]), ("**".parse().unwrap(), vec![0])]);
+        let mut routes = Routes::default();
+        routes.push("org.**".parse().unwrap(), vec![1, 2], None);
+        routes.push("**".parse().unwrap(), vec![0], None);
         assert_eq!(routes.lanes_of(&Topic::lenient("org.x").unwrap()), Some(&[1, 2][..]));
         assert_eq!(routes.lanes_of(&Topic::lenient("crm.x").unwrap()), Some(&[0][..]));
         assert_eq!(routes.widest(), 2);
+    }
+
+    #[test]
+    fn a_route_gives_its_destination() {
+        let mut routes = Routes::default();
+        routes.push("org.**".parse().unwrap(), vec![0], Some("events.{aggregate_id}".parse().unwrap()));
+        routes.push("**".parse().unwrap(), vec![0], None);
+        let mut event = delivery("org.x", "1");
+        assert!(routes.address(&mut event).unwrap_err().to_string().contains("aggregate_id"));
+        event.meta.aggregate = Some(crate::event::AggregateKey::new("x", "7"));
+        routes.address(&mut event).unwrap();
+        assert_eq!(event.destination.as_deref(), Some("events.7"));
+        let mut other = delivery("crm.x", "1");
+        routes.address(&mut other).unwrap();
+        assert_eq!(other.destination, None);
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! [`StdoutSink`] and [`NullSink`]: the sinks that keep nothing.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -84,6 +85,12 @@ fn unavailable(error: Arc<io::Error>) -> DispatchError {
 #[error("cannot write to standard output")]
 struct StdoutError(#[source] Arc<io::Error>);
 
+impl fmt::Display for StdoutSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("stdout:")
+    }
+}
+
 impl Dispatcher for StdoutSink {
     async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
         self.write(std::slice::from_ref(delivery)).await.map_err(unavailable)
@@ -101,6 +108,12 @@ impl Dispatcher for StdoutSink {
 /// Discards every event and says that it arrived; for measuring the relay itself.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NullSink;
+
+impl fmt::Display for NullSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("null:")
+    }
+}
 
 impl Dispatcher for NullSink {
     async fn dispatch(&self, _: &Delivery) -> Result<(), DispatchError> {

@@ -1,4 +1,4 @@
-//! [`AnySink`]: the sink that a URL means.
+//! [`AnySink`]: the sink that a URL and its options mean.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,76 +7,157 @@ use postbox_core::redact::mask_credentials;
 use postbox_core::{Code, Delivery, DispatchError, Dispatcher, Receipts};
 
 use crate::file::FileSink;
+use crate::options::{Options, Reader};
 use crate::stdout::{NullSink, StdoutSink};
 
-/// A sink chosen at run time.
-#[derive(Debug, Clone)]
-pub enum AnySink {
-    /// JSON lines in a file.
-    File(FileSink),
-    /// JSON lines on standard output.
-    Stdout(StdoutSink),
-    /// Nothing: every event is discarded.
-    Null(NullSink),
+/// A sink that Postbox knows, whether this build has it or not.
+struct Known {
+    name: &'static str,
+    /// The cargo feature that brings it.
+    feature: &'static str,
+    /// Whether it is in this build.
+    built: bool,
+    /// Its schemes, the usual one first.
+    schemes: &'static [&'static str],
 }
 
-/// Why a text does not name a sink. It shows no credentials.
+/// The sinks that a cargo feature brings.
+const KNOWN: [Known; 6] = [
+    Known { name: "Kafka", feature: "kafka", built: false, schemes: &["kafka", "kafka+ssl"] },
+    Known { name: "NATS", feature: "nats", built: false, schemes: &["nats", "nats+tls", "tls"] },
+    Known { name: "RabbitMQ", feature: "rabbitmq", built: false, schemes: &["amqp", "amqps"] },
+    Known { name: "Redis", feature: "redis", built: false, schemes: &["redis", "rediss"] },
+    Known { name: "Pulsar", feature: "pulsar", built: false, schemes: &["pulsar", "pulsar+ssl"] },
+    Known { name: "webhook", feature: "http", built: false, schemes: &["http", "https"] },
+];
+
+/// Makes [`AnySink`] of a list of sinks: each a variant, shown and dispatched to by its own type.
+macro_rules! any_sink {
+    ($($(#[$gate:meta])* $variant:ident($sink:ty) = $about:literal,)*) => {
+        /// A sink chosen at run time.
+        #[derive(Debug, Clone)]
+        #[non_exhaustive]
+        pub enum AnySink {
+            $($(#[$gate])* #[doc = $about] $variant($sink),)*
+        }
+
+        impl fmt::Display for AnySink {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $($(#[$gate])* Self::$variant(sink) => sink.fmt(f),)*
+                }
+            }
+        }
+
+        impl Dispatcher for AnySink {
+            async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
+                match self {
+                    $($(#[$gate])* Self::$variant(sink) => sink.dispatch(delivery).await,)*
+                }
+            }
+
+            async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
+                match self {
+                    $($(#[$gate])* Self::$variant(sink) => sink.dispatch_batch(batch, receipts).await,)*
+                }
+            }
+
+            fn batch_limit(&self) -> usize {
+                match self {
+                    $($(#[$gate])* Self::$variant(sink) => sink.batch_limit(),)*
+                }
+            }
+        }
+    };
+}
+
+any_sink! {
+    File(FileSink) = "JSON lines in a file.",
+    Stdout(StdoutSink) = "JSON lines on standard output.",
+    Null(NullSink) = "Nothing: every event is discarded.",
+}
+
+/// Why a text or its options do not make a sink. It shows no credentials.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}: sink {shown:?}: {problem}; this build has file:<path>, stdout: and null:", Code::SinkInvalid)]
-pub struct SinkUrlError {
+#[error("{}: sink {shown:?}: {problem}", Code::SinkInvalid)]
+pub struct SinkError {
     shown: String,
     problem: String,
 }
 
-/// The sinks that Postbox knows but that this build does not have, by their schemes.
-const ABSENT: [(&str, &[&str]); 6] = [
-    ("Kafka", &["kafka"]),
-    ("NATS", &["nats", "nats+tls"]),
-    ("RabbitMQ", &["amqp", "amqps"]),
-    ("Redis", &["redis", "rediss"]),
-    ("Pulsar", &["pulsar", "pulsar+ssl"]),
-    ("webhook", &["http", "https"]),
-];
+impl SinkError {
+    /// What is wrong with the sink of this URL; the problem must hold no secret.
+    pub fn new(url: &str, problem: impl Into<String>) -> Self {
+        Self { shown: shown(url), problem: problem.into() }
+    }
+
+    /// The stable code.
+    pub const fn code(&self) -> Code {
+        Code::SinkInvalid
+    }
+}
 
 impl AnySink {
-    /// The sink that a URL means: `file:out.jsonl`, `file:/var/lib/x.jsonl`, `file:///var/lib/x.jsonl`, `stdout:` or
-    /// `null:`. Paths are taken as they are, without `%20` and the like.
+    /// The sink that a URL means, without further options; see [`AnySink::new`].
+    ///
+    /// # Errors
+    /// As [`AnySink::new`].
+    pub fn from_url(url: &str) -> Result<Self, SinkError> {
+        Self::new(url, Options::new())
+    }
+
+    /// The sink that a URL and its options mean: `file:out.jsonl`, `file:/var/lib/x.jsonl`, `file:///var/lib/x.jsonl`,
+    /// `stdout:`, `null:`, or the URL of a broker that this build has. Options can also stand in a broker's URL as its
+    /// query. Paths of files are taken as they are, without `%20` and the like.
+    ///
+    /// Nothing is connected yet: an outage at the start is an outage like any other.
     ///
     /// ```
-    /// use postbox_sinks::AnySink;
+    /// use postbox_sinks::{AnySink, Options};
     ///
     /// assert!(matches!(AnySink::from_url("file:out.jsonl")?, AnySink::File(_)));
-    /// let error = AnySink::from_url("nats://app:secret@broker").unwrap_err().to_string();
-    /// assert!(error.contains("this build has no NATS sink") && !error.contains("secret"));
-    /// # Ok::<(), postbox_sinks::SinkUrlError>(())
+    /// let error = AnySink::new("file:out.jsonl", Options::new().set("colour", "red")).unwrap_err().to_string();
+    /// assert!(error.contains("it has no option colour"));
+    /// # Ok::<(), postbox_sinks::SinkError>(())
     /// ```
     ///
     /// # Errors
-    /// When the scheme is unknown or not in this build, or what follows it cannot be used.
-    pub fn from_url(url: &str) -> Result<Self, SinkUrlError> {
-        let fail = |problem: String| Err(SinkUrlError { shown: shown(url), problem });
+    /// When the scheme is unknown or not in this build, or what follows it or an option cannot be used.
+    pub fn new(url: &str, options: Options) -> Result<Self, SinkError> {
+        let fail = |problem: String| Err(SinkError::new(url, problem));
         let Some((scheme, rest)) = url.split_once(':') else {
             return fail(match url {
-                "" => "it is empty".to_owned(),
+                "" => format!("it is empty; {}", in_this_build()),
                 "stdout" | "null" => format!("it lacks a colon: write {url}:"),
-                _ => "it has no scheme; for a file write file:<path>".to_owned(),
+                _ => format!("it has no scheme; for a file write file:<path>; {}", in_this_build()),
             });
         };
         let scheme = scheme.to_ascii_lowercase();
         match scheme.as_str() {
             "file" => match file_path(rest) {
-                Ok(path) => Ok(Self::File(FileSink::open(path))),
+                Ok(path) => Reader::new(url, options).finish().map(|()| Self::File(FileSink::open(path))),
                 Err(problem) => fail(problem.to_owned()),
             },
             "stdout" | "null" if !matches!(rest, "" | "//") => fail(format!("nothing may follow {scheme}:")),
-            "stdout" => Ok(Self::Stdout(StdoutSink::new())),
-            "null" => Ok(Self::Null(NullSink)),
-            other => match ABSENT.iter().find(|(_, schemes)| schemes.contains(&other)) {
-                Some((name, _)) => fail(format!("this build has no {name} sink")),
-                None => fail("the scheme is not known".to_owned()),
+            "stdout" => Reader::new(url, options).finish().map(|()| Self::Stdout(StdoutSink::new())),
+            "null" => Reader::new(url, options).finish().map(|()| Self::Null(NullSink)),
+            other => match KNOWN.iter().find(|known| known.schemes.contains(&other)) {
+                Some(Known { name, feature, .. }) => fail(format!(
+                    "this build has no {name} sink: cargo build --features {feature}; {}",
+                    in_this_build()
+                )),
+                None => fail(format!("the scheme is not known; {}", in_this_build())),
             },
         }
     }
+}
+
+/// The sinks that there are, in a sentence.
+fn in_this_build() -> String {
+    let built = KNOWN.iter().filter(|known| known.built).map(|known| format!("{}://", known.schemes[0]));
+    let mut all: Vec<String> = built.collect();
+    all.extend(["file:<path>", "stdout:"].map(str::to_owned));
+    format!("this build has {} and null:", all.join(", "))
 }
 
 fn file_path(rest: &str) -> Result<&str, &'static str> {
@@ -112,53 +193,10 @@ fn shown(url: &str) -> String {
     }
 }
 
-impl SinkUrlError {
-    /// The stable code.
-    pub const fn code(&self) -> Code {
-        Code::SinkInvalid
-    }
-}
-
 impl FromStr for AnySink {
-    type Err = SinkUrlError;
-    fn from_str(url: &str) -> Result<Self, SinkUrlError> {
+    type Err = SinkError;
+    fn from_str(url: &str) -> Result<Self, SinkError> {
         Self::from_url(url)
-    }
-}
-
-impl fmt::Display for AnySink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(sink) => write!(f, "file:{}", sink.path().display()),
-            Self::Stdout(_) => f.write_str("stdout:"),
-            Self::Null(_) => f.write_str("null:"),
-        }
-    }
-}
-
-impl Dispatcher for AnySink {
-    async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
-        match self {
-            Self::File(sink) => sink.dispatch(delivery).await,
-            Self::Stdout(sink) => sink.dispatch(delivery).await,
-            Self::Null(sink) => sink.dispatch(delivery).await,
-        }
-    }
-
-    async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
-        match self {
-            Self::File(sink) => sink.dispatch_batch(batch, receipts).await,
-            Self::Stdout(sink) => sink.dispatch_batch(batch, receipts).await,
-            Self::Null(sink) => sink.dispatch_batch(batch, receipts).await,
-        }
-    }
-
-    fn batch_limit(&self) -> usize {
-        match self {
-            Self::File(sink) => sink.batch_limit(),
-            Self::Stdout(sink) => sink.batch_limit(),
-            Self::Null(sink) => sink.batch_limit(),
-        }
     }
 }
 
@@ -199,35 +237,53 @@ mod tests {
             ("file://out.jsonl", "a host cannot be given"),
             ("file://localhostile/x", "a host cannot be given"),
             ("ftp://host/x", "the scheme is not known"),
-            ("kafka://broker:9092/events", "this build has no Kafka sink"),
-            ("nats://broker", "this build has no NATS sink"),
-            ("amqps://broker", "this build has no RabbitMQ sink"),
-            ("redis://broker", "this build has no Redis sink"),
-            ("pulsar://broker", "this build has no Pulsar sink"),
-            ("https://example.com/hook", "this build has no webhook sink"),
         ] {
             let error = AnySink::from_url(url).unwrap_err();
             let text = error.to_string();
             assert!(text.contains(reason), "{url}: {text}");
             assert!(text.starts_with("OUTBOX_SINK_INVALID: sink "), "{text}");
-            assert!(text.ends_with("this build has file:<path>, stdout: and null:"), "{text}");
             assert_eq!(error.code(), Code::SinkInvalid);
+        }
+        let text = AnySink::from_url("ftp://host/x").unwrap_err().to_string();
+        assert!(text.ends_with("file:<path>, stdout: and null:"), "{text}");
+    }
+
+    #[test]
+    fn a_sink_that_is_not_built_says_how_it_is() {
+        for known in KNOWN.iter().filter(|known| !known.built) {
+            for scheme in known.schemes {
+                let text = AnySink::from_url(&format!("{scheme}://broker/x")).unwrap_err().to_string();
+                let reason = format!(
+                    "this build has no {} sink: cargo build --features {};",
+                    known.name, known.feature
+                );
+                assert!(text.contains(&reason), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn options_that_a_sink_does_not_have_are_refused() {
+        for url in ["file:x", "stdout:", "null:"] {
+            let text = AnySink::new(url, Options::new().set("password", "hunter2")).unwrap_err().to_string();
+            assert!(text.contains("it has no option password; it takes none"), "{text}");
+            assert!(!text.contains("hunter2"), "{text}");
         }
     }
 
     #[test]
     fn hazard_49_no_credentials_and_no_control_characters_in_messages() {
         for url in [
-            "amqp://app:hunter2@broker/vhost",
-            "amqp:app:hunter2@broker",
+            "amqb://app:hunter2@broker/vhost",
+            "amqb:app:hunter2@broker",
             "app:hunter2@broker",
-            "redis://broker?password=hunter2",
+            "redys://broker?password=hunter2",
             "kafka//app:hunter2@broker",
         ] {
             let text = AnySink::from_url(url).unwrap_err().to_string();
             assert!(!text.contains("hunter2"), "{text}");
         }
         let text = AnySink::from_url(&format!("x\n:{}", "y".repeat(5000))).unwrap_err().to_string();
-        assert!(text.len() < 400 && !text.contains('\n'), "{text}");
+        assert!(text.len() < 500 && !text.contains('\n'), "{text}");
     }
 }

@@ -8,6 +8,8 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use postbox_core::Code;
+use postbox_sinks::Options;
+use serde_json::Value;
 
 use super::error::{ConfigError, Origin};
 use super::kind::Shape;
@@ -44,6 +46,8 @@ pub(super) struct FileSink {
     pub(super) name: String,
     /// Its URL.
     pub(super) url: String,
+    /// All else that is said of it, for the sink to check.
+    pub(super) options: Options,
     /// Its line.
     pub(super) line: usize,
 }
@@ -54,6 +58,8 @@ pub(super) struct FileRoute {
     pub(super) topic: String,
     /// Where they go: names or URLs.
     pub(super) sinks: Vec<String>,
+    /// Where at its sinks they go, if it says so.
+    pub(super) destination: Option<String>,
     /// Its line.
     pub(super) line: usize,
 }
@@ -190,7 +196,7 @@ impl Reader<'_> {
                 self.misshapen(line, &path, "a table with url = \"…\"");
                 continue;
             };
-            let mut url = None;
+            let (mut url, mut options) = (None, Options::new());
             for (key, value) in sink {
                 let line = self.line(key.span().start);
                 match (key.get_ref().as_ref(), value.into_inner()) {
@@ -199,12 +205,18 @@ impl Reader<'_> {
                         self.misshapen(line, &format!("{path}.url"), "a string");
                         url = Some(String::new());
                     }
-                    (other, _) => self.unknown_in(&path, other, &["url"], line),
+                    (name, value) => match option(&value) {
+                        Some(value) => drop(options.insert(name, value)),
+                        None => self.misshapen(line, &format!("{path}.{name}"), "a string"),
+                    },
                 }
             }
             match url {
                 Some(url) if url.is_empty() => {}
-                Some(url) => layer.sinks.push(FileSink { name: name.into_inner().into_owned(), url, line }),
+                Some(url) => {
+                    let name = name.into_inner().into_owned();
+                    layer.sinks.push(FileSink { name, url, options, line });
+                }
                 None => {
                     let next = "give it one, such as url = \"file:out.jsonl\"";
                     self.error(Code::ConfigInvalid, line, format!("{} has no url", label(&path)), next);
@@ -227,7 +239,7 @@ impl Reader<'_> {
     }
 
     fn route(&mut self, route: DeTable<'_>, line: usize, layer: &mut FileLayer) {
-        let (mut topic, mut sinks, before) = (None, None, self.errors.len());
+        let (mut topic, mut sinks, mut destination, before) = (None, None, None, self.errors.len());
         for (key, value) in route {
             let line = self.line(key.span().start);
             match (key.get_ref().as_ref(), value.get_ref()) {
@@ -245,14 +257,15 @@ impl Reader<'_> {
                     Ok(names) => sinks = Some(names),
                     Err(_) => self.misshapen(line, "route.sinks", "an array of strings"),
                 },
-                (name @ ("topic" | "sink"), _) => {
+                ("destination", DeValue::String(text)) => destination = Some(text.trim().to_owned()),
+                (name @ ("topic" | "sink" | "destination"), _) => {
                     self.misshapen(line, &format!("{ROUTE}.{name}"), "a string");
                 }
-                (other, _) => self.unknown_in(ROUTE, other, &["topic", "sink", "sinks"], line),
+                (other, _) => self.unknown_in(ROUTE, other, &["topic", "sink", "sinks", "destination"], line),
             }
         }
         match (topic, sinks) {
-            (Some(topic), Some(sinks)) => layer.routes.push(FileRoute { topic, sinks, line }),
+            (Some(topic), Some(sinks)) => layer.routes.push(FileRoute { topic, sinks, destination, line }),
             _ if self.errors.len() > before => {}
             (topic, _) => {
                 let missing = if topic.is_none() { "topic" } else { "sink" };
@@ -312,6 +325,26 @@ fn label(path: &str) -> String {
         && path.len() <= 80
         && path.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
     if plain { path.to_owned() } else { shown(path) }
+}
+
+/// A TOML value as an option of a sink. Dates and the like are none.
+fn option(value: &DeValue<'_>) -> Option<Value> {
+    match value {
+        DeValue::String(text) => Some(Value::from(text.as_ref())),
+        DeValue::Integer(integer) => {
+            i64::from_str_radix(integer.as_str(), integer.radix()).ok().map(Value::from)
+        }
+        DeValue::Float(float) => float.as_str().parse::<f64>().ok().map(Value::from),
+        DeValue::Boolean(switch) => Some(Value::from(*switch)),
+        DeValue::Array(array) => array.iter().map(|item| option(item.get_ref())).collect(),
+        DeValue::Table(table) => {
+            let entries = table
+                .iter()
+                .map(|(name, value)| Some((name.get_ref().to_string(), option(value.get_ref())?)));
+            entries.collect::<Option<_>>().map(Value::Object)
+        }
+        DeValue::Datetime(_) => None,
+    }
 }
 
 /// A TOML value as items, if it is written in the setting's shape.

@@ -4,21 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use postbox_core::TenantId;
+use postbox_core::notation::{self, digits};
 use uuid::Uuid;
 
 use super::text::{Secret, shown};
 
+pub(super) use postbox_core::notation::{DAY_MS, GIB, HOUR_MS, KIB, show_duration};
+
 /// The longest duration that is accepted: ten years, so that no clock overflows.
 pub(super) const LONGEST_MS: u64 = 3_650 * DAY_MS;
-/// One day in milliseconds.
-pub(super) const DAY_MS: u64 = 24 * HOUR_MS;
-/// One hour in milliseconds.
-pub(super) const HOUR_MS: u64 = 3_600_000;
-/// One KiB in bytes.
-pub(super) const KIB: u64 = 1_024;
-/// One GiB in bytes.
-pub(super) const GIB: u64 = 1_024 * 1_024 * KIB;
-
 /// How a value is written in TOML and shown in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
@@ -97,22 +91,13 @@ pub(super) const fn count<T: TryFrom<u64> + ToString, const MIN: u64, const MAX:
     }
 }
 
-/// Digits alone; too many of them are the largest number, which no bound allows.
-fn digits(text: &str) -> Option<u64> {
-    (!text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().unwrap_or(u64::MAX))
-}
-
-fn split_unit(text: &str) -> (&str, &str) {
-    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
-}
-
 /// A duration with its unit, within bounds given in milliseconds.
 pub(super) const fn duration<const MIN: u64, const MAX: u64>() -> Kind<Duration> {
     Kind {
         shape: Shape::Duration,
         secret: false,
-        accepts: || accepted_durations(MIN, MAX),
-        parse: |items| parse_duration(one(items)?, MIN, MAX),
+        accepts: || notation::accepted_durations(MIN, MAX),
+        parse: |items| notation::duration(one(items)?, MIN, MAX),
         canonical: as_written,
     }
 }
@@ -122,62 +107,18 @@ pub(super) const fn duration_or_never<const MIN: u64, const MAX: u64>() -> Kind<
     Kind {
         shape: Shape::Duration,
         secret: false,
-        accepts: || format!("0 for never, or {}", accepted_durations(MIN, MAX)),
-        parse: |items| match parse_duration(one(items)?, 0, MAX)? {
+        accepts: || format!("0 for never, or {}", notation::accepted_durations(MIN, MAX)),
+        parse: |items| match notation::duration(one(items)?, 0, MAX)? {
             Duration::ZERO => Ok(None),
-            _ => parse_duration(one(items)?, MIN, MAX).map(Some),
+            _ => notation::duration(one(items)?, MIN, MAX).map(Some),
         },
         canonical: as_written,
     }
 }
 
-fn accepted_durations(min: u64, max: u64) -> String {
-    format!("a duration such as 500ms, 1s, 1m, 168h or 7d, from {} to {}", show_ms(min), show_ms(max))
-}
-
 /// A wait that a flag gives, such as `5s`.
 pub(crate) fn parse_delay(text: &str) -> Result<Duration, String> {
-    parse_duration(text, 0, LONGEST_MS)
-}
-
-fn parse_duration(text: &str, min: u64, max: u64) -> Result<Duration, String> {
-    let (number, unit) = split_unit(text);
-    let unit_ms: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => HOUR_MS,
-        "d" => DAY_MS,
-        "" if !number.is_empty() && number.bytes().all(|b| b == b'0') => 1,
-        "" if !number.is_empty() => {
-            return Err("has no unit: seconds are `s`, milliseconds `ms`".to_owned());
-        }
-        _ => return Err("is not a duration".to_owned()),
-    };
-    let number = digits(number).ok_or("is not a duration")?;
-    let ms = number.saturating_mul(unit_ms);
-    match ms {
-        _ if ms < min => Err(format!("is less than {}", show_ms(min))),
-        _ if ms > max => Err(format!("is more than {}", show_ms(max))),
-        _ => Ok(Duration::from_millis(ms)),
-    }
-}
-
-fn show_ms(ms: u64) -> String {
-    show_duration(Duration::from_millis(ms))
-}
-
-/// A duration in the largest unit that divides it, as it may be written in the configuration.
-pub(super) fn show_duration(duration: Duration) -> String {
-    let ms = duration.as_millis();
-    let unit = [(u128::from(DAY_MS), "d"), (u128::from(HOUR_MS), "h"), (60_000, "m"), (1_000, "s")]
-        .into_iter()
-        .find(|(size, _)| ms >= *size && ms.is_multiple_of(*size));
-    match unit {
-        Some((size, unit)) => format!("{}{unit}", ms / size),
-        None if ms == 0 => "0".to_owned(),
-        None => format!("{ms}ms"),
-    }
+    notation::duration(text, 0, LONGEST_MS)
 }
 
 /// A number of bytes, within bounds.
@@ -185,42 +126,10 @@ pub(super) const fn size<const MIN: u64, const MAX: u64>() -> Kind<usize> {
     Kind {
         shape: Shape::Size,
         secret: false,
-        accepts: || {
-            format!(
-                "a size such as 16MiB, 512KiB or plain bytes, from {} to {}",
-                show_size(MIN),
-                show_size(MAX)
-            )
-        },
-        parse: |items| {
-            let (number, unit) = split_unit(one(items)?);
-            let unit = match unit.to_ascii_lowercase().as_str() {
-                "" | "b" => 1,
-                "kib" => KIB,
-                "mib" => KIB * KIB,
-                "gib" => GIB,
-                "kb" | "mb" | "gb" | "k" | "m" | "g" => {
-                    return Err("has a unit of unclear size: write KiB, MiB or GiB".to_owned());
-                }
-                _ => return Err("is not a size".to_owned()),
-            };
-            let number = digits(number).ok_or("is not a size")?;
-            let bytes = number.saturating_mul(unit);
-            match bytes {
-                _ if bytes < MIN => Err(format!("is less than {}", show_size(MIN))),
-                _ if bytes > MAX => Err(format!("is more than {}", show_size(MAX))),
-                _ => usize::try_from(bytes).map_err(|_| "is more than this machine can address".to_owned()),
-            }
-        },
+        accepts: || notation::accepted_sizes(MIN, MAX),
+        parse: |items| notation::size(one(items)?, MIN, MAX),
         canonical: as_written,
     }
-}
-
-fn show_size(bytes: u64) -> String {
-    [(GIB, "GiB"), (KIB * KIB, "MiB"), (KIB, "KiB")]
-        .into_iter()
-        .find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit))
-        .map_or_else(|| bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
 }
 
 /// A set of words, each of which is a variant.

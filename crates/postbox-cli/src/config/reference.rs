@@ -33,12 +33,26 @@ const ROUTES: &str = "
 [sinks.main]
 url = \"file:out.jsonl\"
 
+[sinks.broker]
+url = \"nats://broker:4222\"      # of a build with this sink
+user = \"app\"                    # and any options of the sink
+password = \"secret\"
+
 [[route]]
 topic = \"org.**\"
-sink = \"main\"                  # a name from [sinks], or a URL
+sink = \"broker\"                 # a name from [sinks], or a URL
+destination = \"events.{topic}\"  # where at the sink; else the sink knows
 ```
 
 The first route that takes a topic wins. `sink` is the route for `**` after all of them. A topic that no route takes is dead at once.
+
+Options of a sink also work as the query of its URL: `nats://broker?user=app`. Each sink's page has its own; one that it does not
+know is an error. `postbox config show` hides what may be a secret.
+
+A destination is a subject, topic, stream or queue with placeholders: `{topic}`, `{tenant_id}`, `{aggregate_type}`, `{aggregate_id}`,
+`{event_id}`, `{routing_key}`, `{key}` (routing key, else aggregate id, else event id) and `{table}`; `{{` and `}}` are braces
+themselves. What a route says wins over the sink's own option `destination`; without either it is `{topic}`. An event that lacks
+a value for it is dead at once.
 ";
 
 /// The page.

@@ -1,9 +1,10 @@
 //! Sinks by name, and which topics go to which of them.
 
-use postbox_core::Code;
+use postbox_core::{Code, Template, TemplateError};
+use postbox_sinks::Options;
 
 use super::error::{ConfigError, Origin};
-use super::file::FileLayer;
+use super::file::{FileLayer, FileSink};
 use super::kind::scheme;
 use super::text::{Secret, mask, nearest, shown};
 
@@ -17,6 +18,8 @@ pub(crate) struct Sink {
     pub(crate) name: String,
     /// Its URL.
     pub(crate) url: Secret,
+    /// What else was said of it; checked when it is built.
+    pub(crate) options: Options,
     /// Where it was given.
     pub(crate) origin: Origin,
 }
@@ -28,6 +31,8 @@ pub(crate) struct Route {
     pub(crate) topic: String,
     /// The names of its sinks, each once; with several, each gets every event.
     pub(crate) sinks: Vec<String>,
+    /// Where at its sinks they go, if it says so.
+    pub(crate) destination: Option<Template>,
     /// Where it was given.
     pub(crate) origin: Origin,
 }
@@ -53,20 +58,22 @@ pub(super) fn resolve(
     if let Some(file) = file {
         let origin = |line: usize| Origin::File { path: file.path.clone(), line };
         for sink in &file.sinks {
-            table.declare(&sink.name, &sink.url, origin(sink.line), errors);
+            table.declare(sink, origin(sink.line), errors);
         }
         for route in &file.routes {
             let origin = origin(route.line);
             check_pattern(&route.topic, &origin, errors);
+            let destination = destination_of(route.destination.as_deref(), &origin, errors);
             if let Some(sinks) = table.names_of(&route.sinks, &origin, errors) {
-                routes.push(Route { topic: route.topic.clone(), sinks, origin });
+                routes.push(Route { topic: route.topic.clone(), sinks, destination, origin });
             }
         }
     }
     if let Some((sink, origin)) = sink
         && let Some(name) = table.name_of("sink", sink.reveal(), origin, errors)
     {
-        routes.push(Route { topic: EVERYTHING.to_owned(), sinks: vec![name], origin: origin.clone() });
+        let (topic, sinks) = (EVERYTHING.to_owned(), vec![name]);
+        routes.push(Route { topic, sinks, destination: None, origin: origin.clone() });
     }
     let dead_letter =
         dead_letter.and_then(|(sink, origin)| table.name_of("dead_letter", sink.reveal(), origin, errors));
@@ -103,7 +110,8 @@ struct SinkTable {
 }
 
 impl SinkTable {
-    fn declare(&mut self, name: &str, url: &str, origin: Origin, errors: &mut Vec<ConfigError>) {
+    fn declare(&mut self, sink: &FileSink, origin: Origin, errors: &mut Vec<ConfigError>) {
+        let FileSink { name, url, options, .. } = sink;
         let named = !name.is_empty()
             && name.len() <= 64
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
@@ -117,9 +125,10 @@ impl SinkTable {
             errors.push(not_a_url(&format!("sinks.{name}.url"), url, &origin));
         }
         if named && !url_refused {
-            self.sinks.push(Sink { name: name.to_owned(), url: Secret::new(url), origin });
+            let (name, url, options) = (name.clone(), Secret::new(url), options.clone());
+            self.sinks.push(Sink { name, url, options, origin });
         } else {
-            self.refused.push(name.to_owned());
+            self.refused.push(name.clone());
         }
     }
 
@@ -186,7 +195,8 @@ impl SinkTable {
     }
 
     fn inline(&mut self, url: &str, origin: &Origin) -> String {
-        if let Some(sink) = self.sinks.iter().find(|sink| sink.url.reveal() == url) {
+        if let Some(sink) = self.sinks.iter().find(|sink| sink.url.reveal() == url && sink.options.is_empty())
+        {
             return sink.name.clone();
         }
         let base = scheme(url).unwrap_or("sink").to_ascii_lowercase();
@@ -196,7 +206,8 @@ impl SinkTable {
             number += 1;
             name = format!("{base}-{number}");
         }
-        self.sinks.push(Sink { name: name.clone(), url: Secret::new(url), origin: origin.clone() });
+        let (url, options) = (Secret::new(url), Options::new());
+        self.sinks.push(Sink { name: name.clone(), url, options, origin: origin.clone() });
         name
     }
 }
@@ -209,6 +220,20 @@ fn not_a_url(setting: &str, given: &str, origin: &Origin) -> ConfigError {
     let cause = format!("{setting} = {} is not a URL", shown(given));
     let next = "give a URL such as stdout: or file:out.jsonl";
     ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next)
+}
+
+fn destination_of(given: Option<&str>, origin: &Origin, errors: &mut Vec<ConfigError>) -> Option<Template> {
+    let given = given?;
+    match given.parse() {
+        Ok(template) => Some(template),
+        Err(error) => {
+            let error: TemplateError = error;
+            let cause = format!("route.destination = {} is no template: {}", shown(given), error.problem());
+            let next = "write a template such as events.{topic}";
+            errors.push(ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next));
+            None
+        }
+    }
 }
 
 fn check_pattern(topic: &str, origin: &Origin, errors: &mut Vec<ConfigError>) {

@@ -1,5 +1,6 @@
 //! `config show` and `config check`: what is in force and where it came from, without secrets.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -29,7 +30,11 @@ pub(crate) fn text(config: &Config) -> String {
             .flat_map(|route| route.sinks.iter().map(move |sink| (route, sink)))
             .map(|(route, name)| {
                 let url = config.sink(name).map(|sink| sink.url.to_string()).unwrap_or_default();
-                [printable(&route.topic), name.clone(), route.origin.to_string(), printable(&url)]
+                let topic = match &route.destination {
+                    Some(template) => format!("{} → {template}", route.topic),
+                    None => route.topic.clone(),
+                };
+                [printable(&topic), name.clone(), route.origin.to_string(), printable(&url)]
             })
             .collect();
         rows.extend(config.dead_letter.iter().map(|name| {
@@ -39,6 +44,18 @@ pub(crate) fn text(config: &Config) -> String {
         }));
         out.push('\n');
         out.push_str(&aligned(["ROUTE", "SINK", "FROM", "URL"], &rows));
+    }
+    let options: Vec<[String; 4]> = config
+        .sinks
+        .iter()
+        .flat_map(|sink| sink.options.shown().map(move |option| (sink, option)))
+        .map(|(sink, (name, value))| {
+            [sink.name.clone(), printable(name), printable(&value), sink.origin.to_string()]
+        })
+        .collect();
+    if !options.is_empty() {
+        out.push('\n');
+        out.push_str(&aligned(["SINK", "OPTION", "VALUE", "FROM"], &options));
     }
     for warning in &config.warnings {
         let _ = write!(out, "\nwarning: {warning}");
@@ -68,14 +85,20 @@ pub(crate) fn json(config: &Config) -> Value {
     let sinks: Vec<Value> = config
         .sinks
         .iter()
-        .map(|sink| json!({ "name": sink.name, "url": sink.url.to_string(), "origin": sink.origin.to_string() }))
+        .map(|sink| {
+            let options: BTreeMap<&str, String> = sink.options.shown().collect();
+            let (url, origin) = (sink.url.to_string(), sink.origin.to_string());
+            json!({ "name": sink.name, "url": url, "options": options, "origin": origin })
+        })
         .collect();
     let routes: Vec<Value> = config
         .routes
         .iter()
-        .map(
-            |route| json!({ "topic": route.topic, "sinks": route.sinks, "origin": route.origin.to_string() }),
-        )
+        .map(|route| {
+            let destination = route.destination.as_ref().map(ToString::to_string);
+            let origin = route.origin.to_string();
+            json!({ "topic": route.topic, "sinks": route.sinks, "destination": destination, "origin": origin })
+        })
         .collect();
     json!({
         "file": config.file.as_ref().map(|path| path.display().to_string()),

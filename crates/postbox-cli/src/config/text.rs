@@ -1,9 +1,8 @@
 //! Text for people: values without their secrets, and the name that was probably meant.
 
-use super::kind::scheme;
+use postbox_core::redact::is_secret_name;
 
-/// Words that make a query parameter a secret.
-const SECRET_WORDS: [&str; 9] = ["pass", "pwd", "secret", "token", "key", "sig", "auth", "cred", "private"];
+use super::kind::scheme;
 
 /// Schemes whose user is a name; elsewhere (NATS, webhooks) it may be a token or an API key.
 const NAMED_USERS: [&str; 5] = ["postgres", "postgresql", "mysql", "mariadb", "amqp"];
@@ -62,9 +61,7 @@ pub(crate) fn mask(value: &str) -> String {
 
 /// Values such as `file:out.jsonl`, `user:password@host` or `host=db password=x`.
 fn mask_without_authority(value: &str) -> String {
-    let lower = value.to_ascii_lowercase();
-    if scheme(value).is_none() && lower.contains('=') && SECRET_WORDS.iter().any(|word| lower.contains(word))
-    {
+    if scheme(value).is_none() && value.contains('=') && is_secret_name(value) {
         return MASK.to_owned();
     }
     let masked_query = mask_query(value);
@@ -86,11 +83,6 @@ fn mask_query(rest: &str) -> String {
         })
         .collect();
     format!("{before}?{}", parameters.join("&"))
-}
-
-fn is_secret_name(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
 /// `value` as an error shows it: in quotes, masked, control characters escaped, cut when long.

@@ -119,6 +119,12 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
         self
     }
 
+    /// Where at its sinks the events of the route that was added last go; see [`RelayBuilder::destination`].
+    pub fn destination(mut self, template: impl Into<String>) -> Self {
+        self.relay = self.relay.destination(template);
+        self
+    }
+
     /// Sends topics that match to each of several named sinks; see [`RelayBuilder::route_to_all`].
     pub fn route_to_all<N: Into<String>>(
         mut self,

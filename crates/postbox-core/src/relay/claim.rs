@@ -14,9 +14,10 @@ use super::run::{Asked, Engine, SUSPECTS_TURN};
 use super::settle::Outcome;
 use super::shares::Shares;
 use crate::code::Code;
+use crate::dispatcher::Meta;
 use crate::event::TenantId;
 use crate::failpoint;
-use crate::store::{Claim, ClaimMode, ClaimRequest, Claimed, Crowding, Standing, Store, StoreError};
+use crate::store::{Claim, ClaimMode, ClaimRequest, Claimed, Crowding, Lease, Standing, Store, StoreError};
 use crate::topic::Topic;
 
 impl<S: Store> Engine<S> {
@@ -290,11 +291,18 @@ impl<S: Store> Engine<S> {
         let mut cut = Cut::default();
         // The topic of the event before, and its lane: neighbours often have the same.
         let mut last: Option<(Topic, usize)> = None;
-        for claimed in claim.rows {
+        for mut claimed in claim.rows {
             let strand = self.strands.of(claimed.strand);
             if cut.has(strand) {
                 self.hold(asked, &claimed.lease, Load::default(), claimed.age, None);
                 self.finish(Outcome::release(claimed.lease, None));
+                continue;
+            }
+            if let Err(missing) = self.routes.address(&mut claimed.delivery) {
+                let Claimed { lease, delivery, age, .. } = claimed;
+                self.hold(asked, &lease, Load::of(&delivery), age, None);
+                self.bury(lease, delivery.meta, Code::Rejected, &missing.to_string());
+                cut.off(strand);
                 continue;
             }
             let known = last.as_ref().filter(|(topic, _)| *topic == claimed.delivery.meta.topic);
@@ -311,11 +319,9 @@ impl<S: Store> Engine<S> {
             let Claimed { lease, delivery, age, .. } = claimed;
             let load = Load::of(&delivery);
             let Some(&number) = lanes.and_then(<[usize]>::first) else {
-                let topic = delivery.meta.topic.clone();
-                tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");
                 self.hold(asked, &lease, load, age, None);
-                let reason = format!("no route matches the topic {topic}");
-                self.finish(Outcome::bury(lease, Some(topic), Code::Unroutable, &reason, &self.settings));
+                let reason = format!("no route matches the topic {}", delivery.meta.topic);
+                self.bury(lease, delivery.meta, Code::Unroutable, &reason);
                 cut.off(strand);
                 continue;
             };
@@ -340,6 +346,13 @@ impl<S: Store> Engine<S> {
             }
         }
         self.note_waiting();
+    }
+
+    /// An event that cannot even be sent is dead.
+    pub(super) fn bury(&mut self, lease: Lease, meta: Meta, code: Code, reason: &str) {
+        let (topic, event_id) = (meta.topic, meta.event_id);
+        tracing::error!(table = self.store.table(), %topic, %event_id, %code, reason, "an event cannot be sent");
+        self.finish(Outcome::bury(lease, Some(topic), code, reason, &self.settings));
     }
 }
 

@@ -54,16 +54,17 @@ impl<S: Store> Engine<S> {
     }
 
     fn admit(&mut self, event: HotEvent) {
-        let HotEvent { lease, delivery, born, late, slot } = event;
+        let HotEvent { lease, mut delivery, born, late, slot } = event;
         let (asked, age) = (Instant::from_std(born), std::time::Duration::ZERO);
         let load = Load::of(&delivery);
-        let Some(lanes) = self.routes.lanes_of(&delivery.meta.topic) else {
-            let topic = delivery.meta.topic.clone();
-            tracing::error!(table = self.store.table(), %topic, event_id = %delivery.meta.event_id, "no route");
+        if let Err(missing) = self.routes.address(&mut delivery) {
             self.hold(asked, &lease, load, age, Some(slot));
-            let reason = format!("no route matches the topic {topic}");
-            self.finish(Outcome::bury(lease, Some(topic), Code::Unroutable, &reason, &self.settings));
-            return;
+            return self.bury(lease, delivery.meta, Code::Rejected, &missing.to_string());
+        }
+        let Some(lanes) = self.routes.lanes_of(&delivery.meta.topic) else {
+            self.hold(asked, &lease, load, age, Some(slot));
+            let reason = format!("no route matches the topic {}", delivery.meta.topic);
+            return self.bury(lease, delivery.meta, Code::Unroutable, &reason);
         };
         let paused = self.paused == Some(true);
         let &[number] = lanes else {

@@ -8,6 +8,7 @@ mod circuit;
 mod claim;
 mod dead_letter;
 mod dispatch;
+mod error;
 mod fan;
 mod health;
 mod hot;
@@ -30,8 +31,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use backoff::{Backoff, Random};
+pub use error::RelayError;
 pub use health::{Health, RelayHealth, SinkHealth};
-pub use settings::{RelayBuilder, RelayError, Settings};
+pub use settings::{RelayBuilder, Settings};
 
 use crate::store::Store;
 use run::Engine;

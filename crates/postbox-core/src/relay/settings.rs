@@ -6,15 +6,15 @@ use std::time::Duration;
 use super::Relay;
 use super::backoff::Backoff;
 use super::dead_letter::AfterDeath;
+use super::error::RelayError;
 use super::lane::Lane;
 use super::run::Engine;
-use crate::code::Code;
-use crate::dispatcher::{BoxDispatcher, DispatchError, Dispatcher};
+use crate::dispatcher::{BoxDispatcher, Dispatcher};
 use crate::hot::HotPath;
 use crate::interceptor::{EventInterceptor, Interceptors};
 use crate::redact::LAST_ERROR_MAX_BYTES;
-use crate::route::{Pattern, PatternError, Routes};
-use crate::store::{Store, StoreError};
+use crate::route::Routes;
+use crate::store::Store;
 use crate::telemetry::{DEFAULT_TOPIC_LABELS, Telemetry};
 
 /// The settings of a relay; each default is the contract's.
@@ -121,12 +121,22 @@ pub struct RelayBuilder<S> {
     store: S,
     settings: Settings,
     sinks: Vec<(String, BoxDispatcher)>,
-    routes: Vec<(String, Target)>,
+    routes: Vec<RouteTo>,
     interceptors: Interceptors,
     prefix: String,
     topic_labels: usize,
     hot: Option<HotPath>,
     dead_letters: Option<(String, BoxDispatcher)>,
+    /// A destination was given before any route.
+    stray_destination: bool,
+}
+
+/// A route as it was asked for.
+#[derive(Debug)]
+struct RouteTo {
+    pattern: String,
+    target: Target,
+    destination: Option<String>,
 }
 
 /// Where a route leads.
@@ -154,8 +164,20 @@ impl RelayBuilder<()> {
             topic_labels,
             hot,
             dead_letters,
+            stray_destination,
         } = self;
-        RelayBuilder { store, settings, sinks, routes, interceptors, prefix, topic_labels, hot, dead_letters }
+        RelayBuilder {
+            store,
+            settings,
+            sinks,
+            routes,
+            interceptors,
+            prefix,
+            topic_labels,
+            hot,
+            dead_letters,
+            stray_destination,
+        }
     }
 
     /// Whether dead events go anywhere.
@@ -182,6 +204,7 @@ impl<S> RelayBuilder<S> {
             topic_labels: DEFAULT_TOPIC_LABELS,
             hot: None,
             dead_letters: None,
+            stray_destination: false,
         }
     }
 
@@ -189,8 +212,7 @@ impl<S> RelayBuilder<S> {
     pub fn route(mut self, pattern: &str, dispatcher: impl Dispatcher) -> Self {
         let lane = self.sinks.len();
         self.sinks.push((format!("sink-{lane}"), BoxDispatcher::new(dispatcher)));
-        self.routes.push((pattern.to_owned(), Target::Lane(lane)));
-        self
+        self.add_route(pattern, Target::Lane(lane))
     }
 
     /// Names a dispatcher that several routes can lead to.
@@ -218,14 +240,9 @@ impl<S> RelayBuilder<S> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn route_to_all<N: Into<String>>(
-        mut self,
-        pattern: &str,
-        sinks: impl IntoIterator<Item = N>,
-    ) -> Self {
+    pub fn route_to_all<N: Into<String>>(self, pattern: &str, sinks: impl IntoIterator<Item = N>) -> Self {
         let names = sinks.into_iter().map(Into::into).collect();
-        self.routes.push((pattern.to_owned(), Target::Named(names)));
-        self
+        self.add_route(pattern, Target::Named(names))
     }
 
     /// The same with sinks that no other route leads to. They are remembered by the names given here: a name is not to be
@@ -242,6 +259,33 @@ impl<S> RelayBuilder<S> {
             self.sinks.push((name, BoxDispatcher::new(dispatcher)));
         }
         self.route_to_all(pattern, names)
+    }
+
+    fn add_route(mut self, pattern: &str, target: Target) -> Self {
+        self.routes.push(RouteTo { pattern: pattern.to_owned(), target, destination: None });
+        self
+    }
+
+    /// Gives the route that was added last a [`Template`]: where at its sinks the events go, such as `events.{topic}`. It
+    /// wins over what the sinks themselves say. An event that lacks a value for it is dead at once.
+    ///
+    /// ```
+    /// # use postbox_core::{Dispatcher, Relay, RelayError, Store};
+    /// # fn build(store: impl Store, broker: impl Dispatcher) -> Result<(), RelayError> {
+    /// let relay = Relay::builder(store)
+    ///     .sink("broker", broker)
+    ///     .route_to("org.order.**", "broker").destination("orders.{aggregate_id}")
+    ///     .route_to("**", "broker")
+    ///     .build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn destination(mut self, template: impl Into<String>) -> Self {
+        match self.routes.last_mut() {
+            Some(route) => route.destination = Some(template.into()),
+            None => self.stray_destination = true,
+        }
+        self
     }
 
     /// Delivers dead events to this sink, also those that died before it was named here, each once it has died: with the
@@ -306,6 +350,10 @@ impl<S: Store> RelayBuilder<S> {
         if self.routes.is_empty() {
             return Err(RelayError::Settings("there is no route: add `.route(\"**\", dispatcher)`".into()));
         }
+        if self.stray_destination {
+            let problem = "a destination belongs to a route: put it after one";
+            return Err(RelayError::Settings(problem.into()));
+        }
         for (at, (name, sink)) in self.sinks.iter().enumerate() {
             if self.sinks[..at].iter().any(|(other, _)| other == name) {
                 return Err(RelayError::DuplicateSink { name: name.clone() });
@@ -320,9 +368,10 @@ impl<S: Store> RelayBuilder<S> {
             sink.check().map_err(RelayError::Dispatcher)?;
         }
         let mut routes = Routes::default();
-        for (pattern, target) in self.routes {
+        for RouteTo { pattern, target, destination } in self.routes {
             let lanes = lanes_of(&pattern, target, &self.sinks)?;
-            routes.0.push((pattern.parse::<Pattern>()?, lanes));
+            let destination = destination.map(|text| text.parse()).transpose()?;
+            routes.push(pattern.parse()?, lanes, destination);
         }
         let settings = Arc::new(self.settings);
         let telemetry = Telemetry::new(&self.prefix, self.store.table(), self.topic_labels);
@@ -370,67 +419,4 @@ fn lanes_of(
         lanes.push(lane);
     }
     Ok(lanes)
-}
-
-/// Why a relay cannot be built, started or used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RelayError {
-    /// A setting, or a combination, cannot work.
-    #[error("{code}: {0}", code = Code::ConfigInvalid)]
-    Settings(String),
-    /// A route's pattern is malformed.
-    #[error(transparent)]
-    Pattern(#[from] PatternError),
-    /// A route leads to a sink that does not exist.
-    #[error("{}: the route {pattern:?} leads to the sink {name:?}, which does not exist", Code::RouteInvalid)]
-    UnknownSink {
-        /// The route's pattern.
-        pattern: String,
-        /// The sink's name.
-        name: String,
-    },
-    /// A route names a sink twice.
-    #[error("{}: the route {pattern:?} names the sink {name:?} twice", Code::RouteInvalid)]
-    RepeatedSink {
-        /// The route's pattern.
-        pattern: String,
-        /// The sink's name.
-        name: String,
-    },
-    /// Two sinks have one name: which of them has confirmed an event could not be told.
-    #[error("{}: two sinks are named {name:?}: give each its own name", Code::RouteInvalid)]
-    DuplicateSink {
-        /// The name.
-        name: String,
-    },
-    /// A dispatcher is not put together right.
-    #[error(transparent)]
-    Dispatcher(DispatchError),
-    /// It was closed before.
-    #[error("{}: the relay was closed", Code::Closed)]
-    Closed,
-    /// The store refused.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The relay's own task panicked.
-    #[error("the relay panicked: {0}")]
-    Panicked(String),
-}
-
-impl RelayError {
-    /// The stable code.
-    pub fn code(&self) -> Code {
-        match self {
-            Self::Settings(_) => Code::ConfigInvalid,
-            Self::Pattern(_)
-            | Self::UnknownSink { .. }
-            | Self::RepeatedSink { .. }
-            | Self::DuplicateSink { .. } => Code::RouteInvalid,
-            Self::Dispatcher(error) => error.code(),
-            Self::Closed => Code::Closed,
-            Self::Store(error) => error.code(),
-            Self::Panicked(_) => Code::Panicked,
-        }
-    }
 }

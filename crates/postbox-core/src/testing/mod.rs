@@ -87,7 +87,8 @@ pub fn delivery(topic: &str, json: &str) -> Delivery {
         traceparent: None,
         tracestate: None,
     };
-    Delivery { meta, payload: Payload::Json(Json::from_text(json).expect("JSON")) }
+    let payload = Payload::Json(Json::from_text(json).expect("JSON"));
+    Delivery { meta, payload, destination: None }
 }
 
 #[cfg(test)]

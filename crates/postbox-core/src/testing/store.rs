@@ -55,7 +55,7 @@ impl Row {
             traceparent: record.traceparent.clone(),
             tracestate: record.tracestate.clone(),
         };
-        Delivery { meta, payload: record.payload.clone() }
+        Delivery { meta, payload: record.payload.clone(), destination: None }
     }
 
     fn is(&self, lease: &Lease) -> bool {

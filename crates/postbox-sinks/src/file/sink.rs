@@ -1,5 +1,6 @@
 //! [`FileSink`]: the asynchronous face of the file.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,6 +84,12 @@ impl FileSink {
             .await
             .unwrap_or_else(|stopped| Err(FileError::new("write to", &self.path, io::Error::other(stopped))))
             .map_err(Arc::new)
+    }
+}
+
+impl fmt::Display for FileSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "file:{}", self.path().display())
     }
 }
 

@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
         let payload = payload(row, first + 9, facts.content_type)?;
         Ok(Some(Found::Delivery(Claimed {
             lease,
-            delivery: Box::new(Delivery { meta, payload }),
+            delivery: Box::new(Delivery { meta, payload, destination: None }),
             age: (since - created_at.max(available_at)).try_into().unwrap_or_default(),
             strand: None,
             sinks_done: facts.sinks_done,

@@ -171,7 +171,7 @@ fn delivery(row: &SqliteRow, table: &Arc<str>, sequence: i64) -> Result<Delivery
         traceparent: text(17)?,
         tracestate: text(18)?,
     };
-    Ok(Delivery { meta, payload })
+    Ok(Delivery { meta, payload, destination: None })
 }
 
 #[cfg(test)]

@@ -82,6 +82,8 @@ fn routes_that_cannot_work() {
         "[[route]]\ntopic = \"\"\nsink = \"stdout:\"",
         "[[route]]\ntopic = \"a b\"\nsink = \"stdout:\"",
         "[[route]]\ntopic = \"**\"\nsink = 1",
+        "[[route]]\ntopic = \"**\"\nsink = \"stdout:\"\ndestination = 1",
+        "[[route]]\ntopic = \"**\"\nsink = \"stdout:\"\ndestination = \"\"",
         "[[route]]\ntopic = \"**\"\nsink = \"\"",
         "[[route]]\ntopic = \"**\"\nsinks = []",
         "[[route]]\ntopic = \"**\"\nsinks = [1]",
@@ -138,6 +140,56 @@ fn a_route_to_several_sinks_and_one_for_dead_events() {
     assert!(config.warnings[0].contains("redrive_after"), "{:?}", config.warnings);
     let config = Start::default().flags(["--redrive-after", "10m"]).config();
     assert_eq!(config.relay.redrive_after, Some(std::time::Duration::from_mins(10)));
+}
+
+#[test]
+fn a_sink_has_options_and_a_route_a_destination() {
+    let text = r#"
+[sinks.broker]
+url = "nats://broker"
+user = "app"
+password = "Zq9"
+timeout = "5s"
+maxlen = 1_000
+on = true
+several = ["a", "b"]
+headers = { "x-api-key" = "Zq9", colour = "red" }
+
+[[route]]
+topic = "org.**"
+sink = "broker"
+destination = "events.{topic}"
+"#;
+    let config = Start::default().file(text).config();
+    assert_eq!(
+        config.routes[0].destination.as_ref().map(ToString::to_string).as_deref(),
+        Some("events.{topic}")
+    );
+    let shown = super::super::show_text(&config);
+    let json = super::super::show_json(&config);
+    for (name, value) in [
+        ("user", "app"),
+        ("password", "***"),
+        ("timeout", "5s"),
+        ("maxlen", "1000"),
+        ("on", "true"),
+        ("several", "a,b"),
+        ("headers", "colour=red,x-api-key=***"),
+    ] {
+        assert_eq!(json["sinks"][0]["options"][name], value, "{json}");
+        let line =
+            shown.lines().find(|line| line.starts_with("broker") && line.contains(&format!(" {name} ")));
+        assert!(line.is_some_and(|line| line.contains(value)), "{name}: {shown}");
+    }
+    assert!(shown.contains("org.** → events.{topic}"), "{shown}");
+    assert_eq!(json["routes"][0]["destination"], "events.{topic}");
+    assert!(!format!("{shown}{json}{config:?}").contains("Zq9"));
+
+    let text = "[[route]]\ntopic = \"**\"\nsink = \"stdout:\"\ndestination = \"{tpoic}\"";
+    let error = Start::default().file(text).error(INVALID);
+    assert!(error.contains("{tpoic} is not known; there are {topic}"), "{error}");
+    let text = "[sinks.a]\nurl = \"stdout:\"\nsince = 2026-01-01";
+    assert!(Start::default().file(text).error(INVALID).contains("sinks.a.since has the wrong type"));
 }
 
 #[test]

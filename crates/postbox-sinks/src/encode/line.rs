@@ -35,7 +35,9 @@ pub fn encode_line(delivery: &Delivery, out: &mut Vec<u8>) {
     headers(&meta.headers, out);
     optional("traceparent", meta.traceparent.as_deref(), out);
     optional("tracestate", meta.tracestate.as_deref(), out);
+    out.extend_from_slice(b",\"occurred_at\":\"");
     instant(meta.occurred_at, out);
+    out.push(b'"');
     out.extend_from_slice(b",\"payload\":");
     match &delivery.payload {
         Payload::Json(json) => compact(json.as_str(), out),
@@ -72,23 +74,23 @@ fn optional(name: &str, value: Option<&str>, out: &mut Vec<u8>) {
     }
 }
 
-/// RFC 3339. By hand, because `time` refuses years before 0, which a database may well hold.
-fn instant(at: OffsetDateTime, out: &mut Vec<u8>) {
+/// RFC 3339, UTC. By hand, because `time` refuses years before 0, which a database may well hold.
+pub(super) fn instant(at: OffsetDateTime, out: &mut Vec<u8>) {
     let at = at.checked_to_offset(UtcOffset::UTC).unwrap_or(at.replace_offset(UtcOffset::UTC));
     let (year, month, day) = (at.year(), u8::from(at.month()), at.day());
     let width = if year < 0 { 5 } else { 4 };
-    let _ = write!(out, r#","occurred_at":"{year:0width$}-{month:02}-{day:02}T"#);
+    let _ = write!(out, "{year:0width$}-{month:02}-{day:02}T");
     let _ = write!(out, "{:02}:{:02}:{:02}", at.hour(), at.minute(), at.second());
     match (at.nanosecond(), at.microsecond()) {
         (0, _) => {}
         (nanos, micros) if nanos == micros * 1000 => drop(write!(out, ".{micros:06}")),
         (nanos, _) => drop(write!(out, ".{nanos:09}")),
     }
-    out.extend_from_slice(b"Z\"");
+    out.push(b'Z');
 }
 
 /// A text as a JSON string.
-fn string(text: &str, out: &mut Vec<u8>) {
+pub(super) fn string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
     let bytes = text.as_bytes();
     let mut from = 0;
@@ -111,7 +113,7 @@ fn escape(control: u8, out: &mut Vec<u8>) {
 }
 
 /// Copies JSON text without the white space between tokens, so that it stays on one line.
-fn compact(json: &str, out: &mut Vec<u8>) {
+pub(super) fn compact(json: &str, out: &mut Vec<u8>) {
     let (bytes, start) = (json.as_bytes(), out.len());
     let (mut at, mut from, mut quoted) = (0, 0, false);
     while at < bytes.len() {

@@ -1,0 +1,166 @@
+//! Servers stop, networks break, and nothing is lost.
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use postbox_core::Dispatcher as _;
+use postbox_core::{DispatchErrorKind, Receipts};
+use tokio::time::Instant;
+
+use super::{Broker, WRONG_PASSWORD, assert_complete, deliver, event, events, fresh, refused, send};
+use crate::{Proxy, skip};
+
+/// The relay gives a dispatch 30 s unless told otherwise; a sink has to have said something by then.
+const WELL_WITHIN: Duration = Duration::from_secs(20);
+
+/// An address at which nobody listens.
+fn nobody() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address")
+}
+
+/// No attempt is spent on a server that is not there; and a sink can be made before its server is.
+pub async fn nobody_who_listens_is_an_outage<B: Broker>(broker: &B) {
+    if !broker.abilities().proxy {
+        skip!("the broker cannot be looked for at another address");
+    }
+    let sink = broker.sink_at(nobody(), &[]);
+    for _ in 0..2 {
+        let error = refused(&sink, &event("some.topic", 1), WELL_WITHIN).await;
+        assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
+    }
+    for outcome in send(&sink, &events("some.topic", 20)).await {
+        let error = outcome.expect("an outcome").expect_err("nobody is there");
+        assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
+    }
+}
+
+/// Somebody has to mend that; the events wait for it. No error shows the password.
+pub async fn wrong_credentials_are_an_outage<B: Broker>(broker: &B) {
+    if !broker.abilities().credentials {
+        skip!("the broker knows no credentials");
+    }
+    let topic = fresh("credentials");
+    broker.prepare(&topic).await;
+    let sink = broker.sink_with_wrong_credentials();
+    let error = refused(&sink, &event(&topic, 1), WELL_WITHIN).await;
+    assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
+    let shown = format!("{error} {error:?}");
+    assert!(!shown.contains(WRONG_PASSWORD), "{shown}");
+}
+
+/// A server that goes away in the middle of the stream and comes back has all of it.
+pub async fn a_broker_that_restarts_loses_nothing<B: Broker>(broker: &B) {
+    if !broker.abilities().restarts {
+        skip!("the broker cannot be restarted");
+    }
+    let topic = fresh("restart");
+    broker.prepare(&topic).await;
+    let sink = broker.sink(&[]);
+    let all = events(&topic, 4000);
+    let (before, rest) = all.split_at(500);
+    deliver(&sink, before, broker.abilities().patience).await;
+    let sending = deliver(&sink, rest, broker.abilities().patience);
+    let restart = async {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        broker.stop().await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        broker.start_again().await;
+    };
+    tokio::join!(sending, restart);
+    let after = events(&topic, 100);
+    deliver(&sink, &after, broker.abilities().patience).await;
+    let all: Vec<_> = all.into_iter().chain(after).collect();
+    let twice = assert_complete(&all, &broker.read(&topic).await);
+    assert!(twice <= 2 * sink.batch_limit(), "{twice} are there twice: more than were in flight");
+}
+
+/// Slow is not down: what takes its time arrives.
+pub async fn a_slow_broker_is_waited_for<B: Broker>(broker: &B) {
+    if !broker.abilities().proxy {
+        skip!("the broker cannot be reached by a proxy");
+    }
+    let topic = fresh("slow");
+    broker.prepare(&topic).await;
+    let proxy = Proxy::start(broker.addr());
+    let sink = broker.sink_at(proxy.addr(), &[]);
+    deliver(&sink, &events(&topic, 1), broker.abilities().patience).await;
+    proxy.delay(Duration::from_millis(100));
+    let slow = events(&topic, 300);
+    let started = Instant::now();
+    deliver(&sink, &slow, broker.abilities().patience).await;
+    let took = started.elapsed();
+    // One round trip at a time would take a minute.
+    assert!(took < Duration::from_secs(20), "{took:?} for 300: they are not pipelined");
+    let slow_ids: Vec<String> = slow.iter().map(|event| event.meta.event_id.to_string()).collect();
+    let mut received = broker.read(&topic).await;
+    received.retain(|message| slow_ids.iter().any(|id| id == message.event_id()));
+    assert_complete(&slow, &received);
+}
+
+/// A server that takes everything and answers nothing does not hold a dispatch for ever, and is used again when it is back.
+pub async fn a_broker_that_says_nothing_is_given_up<B: Broker>(broker: &B) {
+    if !broker.abilities().proxy {
+        skip!("the broker cannot be reached by a proxy");
+    }
+    let topic = fresh("silent");
+    broker.prepare(&topic).await;
+    let proxy = Proxy::start(broker.addr());
+    let sink = broker.sink_at(proxy.addr(), &[]);
+    let all = events(&topic, 3);
+    deliver(&sink, &all[..1], broker.abilities().patience).await;
+    proxy.blackhole();
+    let error = refused(&sink, &all[1], WELL_WITHIN).await;
+    assert_ne!(error.kind(), DispatchErrorKind::Reject, "{error}");
+    proxy.pass();
+    deliver(&sink, &all[1..], broker.abilities().patience).await;
+    assert_complete(&all, &broker.read(&topic).await);
+}
+
+/// Connections that break again and again cost time, and no event.
+pub async fn a_connection_that_is_cut_loses_nothing<B: Broker>(broker: &B) {
+    if !broker.abilities().proxy {
+        skip!("the broker cannot be reached by a proxy");
+    }
+    let topic = fresh("cut");
+    broker.prepare(&topic).await;
+    let proxy = Proxy::start(broker.addr());
+    let sink = broker.sink_at(proxy.addr(), &[]);
+    let all = events(&topic, 1500);
+    let sending = deliver(&sink, &all, broker.abilities().patience);
+    let cutting = async {
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            proxy.cut();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            proxy.pass();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::join!(sending, cutting);
+    assert_complete(&all, &broker.read(&topic).await);
+}
+
+/// A relay that stops, or runs out of time, drops what it sends: the sink goes on, and what was confirmed is there.
+pub async fn a_batch_that_is_dropped_harms_nothing<B: Broker>(broker: &B) {
+    let topic = fresh("dropped");
+    broker.prepare(&topic).await;
+    let sink = broker.sink(&[]);
+    let all = events(&topic, 500);
+    deliver(&sink, &all[..1], broker.abilities().patience).await;
+    let mut confirmed = vec![all[0].clone()];
+    for (round, micros) in [0, 100, 1_000, 5_000, 20_000].into_iter().enumerate() {
+        let batch = &all[1 + round * 60..1 + (round + 1) * 60];
+        let mut receipts = Receipts::new(batch.len());
+        let dispatch = sink.dispatch_batch(batch, &mut receipts);
+        let _ = tokio::time::timeout(Duration::from_micros(micros), dispatch).await;
+        let known = receipts.take();
+        confirmed.extend(known.into_iter().filter(|(_, it)| it.is_ok()).map(|(n, _)| batch[n].clone()));
+    }
+    let mut received = broker.read(&topic).await;
+    let ids: Vec<String> = confirmed.iter().map(|event| event.meta.event_id.to_string()).collect();
+    received.retain(|message| ids.iter().any(|id| id == message.event_id()));
+    assert_complete(&confirmed, &received);
+    deliver(&sink, &all, broker.abilities().patience).await;
+    assert_complete(&all, &broker.read(&topic).await);
+}
