@@ -58,7 +58,25 @@ macro_rules! skip {
 #[macro_export]
 macro_rules! postgres_or_skip {
     () => {
-        match $crate::PgServer::try_shared() {
+        $crate::broker_or_skip!($crate::PgServer::try_shared())
+    };
+}
+
+/// The server that was asked for, or leaves the current test with the reason why there is none.
+///
+/// ```no_run
+/// use postbox_testkit::{NatsServer, broker_or_skip};
+///
+/// fn survives_a_restart_of_the_broker() {
+///     let nats = broker_or_skip!(NatsServer::try_start());
+///     nats.stop();
+///     nats.start_again();
+/// }
+/// ```
+#[macro_export]
+macro_rules! broker_or_skip {
+    ($server:expr) => {
+        match $server {
             Ok(server) => server,
             Err(reason) => $crate::skip!("{reason}"),
         }

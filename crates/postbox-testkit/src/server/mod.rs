@@ -4,17 +4,26 @@
 //! that even a test that is killed leaves neither process nor folder behind.
 
 mod account;
+pub mod broker;
 mod database;
+mod instance;
+pub mod nats;
+pub mod options;
 pub mod pgbouncer;
 pub mod postgres;
+pub mod redis;
 mod url;
 mod watchdog;
 
 use std::process::Command;
 
+pub use broker::Broker;
 pub use database::TestDb;
+pub use nats::NatsServer;
+pub use options::ServerOptions;
 pub use pgbouncer::PgBouncer;
 pub use postgres::PgServer;
+pub use redis::RedisServer;
 
 /// Runs a command to its end: its standard output, or what it said when it failed.
 pub(crate) fn run(command: &mut Command) -> Result<String, String> {

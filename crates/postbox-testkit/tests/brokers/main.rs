@@ -1,0 +1,114 @@
+//! The private brokers: each starts, keeps its data over a stop and a crash, asks for a login where told to, and never
+//! outlives its test.
+
+mod nats;
+mod redis;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use postbox_testkit::server::Broker;
+use postbox_testkit::{NatsServer, Program, RedisServer, broker_or_skip, eventually_blocking};
+
+/// Set for the copy of this test program that plays the victim.
+const VICTIM: &str = "POSTBOX_TESTKIT_VICTIM";
+
+/// Whether anybody listens there.
+fn listens(addr: SocketAddr) -> bool {
+    TcpStream::connect(addr).is_ok()
+}
+
+/// Says something to a server and gives back what it says until it is silent or gone.
+fn tell(addr: SocketAddr, words: &str) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    stream.write_all(words.as_bytes()).unwrap();
+    let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        answer.extend(&buffer[..count]);
+    }
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// Runs one of a server's own tools: what it wrote, to either stream.
+fn tool(program: &str, args: &[&str], input: &str) -> String {
+    let mut child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot run {program}: {error}"));
+    // It may have ended without reading, for a reason that its output tells.
+    child.stdin.take().unwrap().write_all(input.as_bytes()).ok();
+    let output = child.wait_with_output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Stops a broker in good order and starts it, then the same by a crash; `holds` says whether its data are there.
+fn survives(broker: &Broker, holds: impl Fn() -> bool) {
+    assert!(listens(broker.addr()));
+    assert!(holds(), "the data were not written: {}", broker.log());
+    for end in [Broker::stop, Broker::kill] {
+        let (port, pid) = (broker.port(), broker.pid());
+        end(broker);
+        assert!(!listens(broker.addr()), "something still listens");
+        assert_eq!(broker.pid(), None);
+        broker.start_again();
+        assert_eq!(broker.port(), port);
+        assert_ne!(broker.pid(), pid);
+        assert!(holds(), "the data are gone: {}", broker.log());
+    }
+}
+
+#[test]
+fn what_is_dropped_is_gone_stopped_or_not() {
+    let (running, stopped) =
+        (broker_or_skip!(NatsServer::try_start()), broker_or_skip!(RedisServer::try_start()));
+    let dirs = [running.dir().unwrap().to_owned(), stopped.dir().unwrap().to_owned()];
+    let process = Path::new("/proc").join(running.pid().unwrap().to_string());
+    stopped.stop();
+    drop((running, stopped));
+    assert!(!process.exists());
+    for dir in dirs {
+        assert!(!dir.exists(), "{} is left behind", dir.display());
+    }
+}
+
+#[test]
+fn the_shared_server_is_one() {
+    let one = broker_or_skip!(NatsServer::try_shared());
+    assert_eq!(one.url(), NatsServer::shared().url());
+}
+
+#[test]
+fn kill_9_leaves_nothing_behind() {
+    broker_or_skip!(NatsServer::try_start());
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "victim", "--nocapture"]).env(VICTIM, "1");
+    let mut victim = Program::from_command(command);
+    let line = victim.wait_for_line("victim:", Duration::from_mins(1));
+    let mut words = line.split("victim:").nth(1).unwrap().split_whitespace();
+    let (dir, pid) = (PathBuf::from(words.next().unwrap()), words.next().unwrap().to_owned());
+    let process = Path::new("/proc").join(pid);
+    assert!(dir.exists() && process.exists());
+    victim.kill9();
+    eventually_blocking("the server and its folder to be gone", Duration::from_secs(30), || {
+        !dir.exists() && !process.exists()
+    });
+}
+
+/// Not a test by itself: started by [`kill_9_leaves_nothing_behind`], which kills it.
+#[test]
+fn victim() {
+    if std::env::var_os(VICTIM).is_none() {
+        return;
+    }
+    let server = NatsServer::start();
+    println!("victim: {} {}", server.dir().unwrap().display(), server.pid().unwrap());
+    std::thread::sleep(Duration::from_mins(2));
+}
