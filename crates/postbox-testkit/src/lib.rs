@@ -2,7 +2,8 @@
 //! judges what was delivered, and a hold on the built program.
 //!
 //! - [`server`]: [`PgServer`] starts a PostgreSQL of its own and leaves nothing behind, even after `kill -9`;
-//!   [`TestDb`] is a fresh database for one test. Brokers likewise: [`NatsServer`], [`RedisServer`].
+//!   [`TestDb`] is a fresh database for one test. Brokers likewise: [`NatsServer`], [`RedisServer`],
+//!   [`RabbitServer`].
 //! - [`proxy`]: [`Proxy`] stands between a client and its server and delays, cuts, swallows, or loses one reply.
 //! - [`oracle`]: [`Oracle`] compares what was written with what arrived.
 //! - [`process`]: [`Program`] runs a binary, waits for its lines, stops it in every way there is.
@@ -42,5 +43,5 @@ pub use oracle::{Oracle, read_jsonl};
 pub use process::Program;
 #[cfg(feature = "kit")]
 pub use proxy::Proxy;
-pub use server::{NatsServer, PgBouncer, PgServer, RedisServer, ServerOptions, TestDb};
+pub use server::{NatsServer, PgBouncer, PgServer, RabbitServer, RedisServer, ServerOptions, TestDb};
 pub use skip::skipped;

@@ -11,6 +11,7 @@ pub mod nats;
 pub mod options;
 pub mod pgbouncer;
 pub mod postgres;
+pub mod rabbitmq;
 pub mod redis;
 mod url;
 mod watchdog;
@@ -23,6 +24,7 @@ pub use nats::NatsServer;
 pub use options::ServerOptions;
 pub use pgbouncer::PgBouncer;
 pub use postgres::PgServer;
+pub use rabbitmq::RabbitServer;
 pub use redis::RedisServer;
 
 /// Runs a command to its end: its standard output, or what it said when it failed.

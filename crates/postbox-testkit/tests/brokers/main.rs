@@ -2,6 +2,7 @@
 //! outlives its test.
 
 mod nats;
+mod rabbitmq;
 mod redis;
 
 use std::io::{Read, Write};
