@@ -5,26 +5,40 @@
 //!
 //! - [`mod@file`] – JSON lines in a file: durable, safe with several writers, repairs what a crash left behind.
 //! - [`stdout`] – JSON lines to a pipe, and [`NullSink`], which discards.
+//! - `nats` – NATS JetStream; `redis` – Redis Streams.
 //! - [`encode`] – the form of a line, and of a message: headers, CloudEvents.
 //! - [`options`] and [`address`] – what a sink is told, checked; [`destination`] – where at a broker an event goes.
 //! - [`url`] – which sink a URL means.
 
 use std::sync::Arc;
 
+#[cfg(any(feature = "nats", feature = "redis"))]
+use postbox_core::{Delivery, Dispatcher};
 use postbox_core::{DispatchError, Receipts};
 
 pub mod address;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod connection;
 pub mod destination;
 pub mod encode;
 pub mod file;
+#[cfg(feature = "nats")]
+pub mod nats;
 pub mod options;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod stdout;
+pub mod tls;
 pub mod url;
 
 pub use destination::Destination;
 pub use encode::{CloudEvents, Encoding, Message, encode_line, standard_headers};
 pub use file::FileSink;
+#[cfg(feature = "nats")]
+pub use nats::NatsSink;
 pub use options::Options;
+#[cfg(feature = "redis")]
+pub use redis::RedisSink;
 pub use stdout::{NullSink, StdoutSink};
 pub use url::{AnySink, SinkError};
 
@@ -43,4 +57,13 @@ fn record_all<E>(
             }
         }
     }
+}
+
+/// Delivers one event as a batch of one, for sinks whose way of working is the batch.
+#[cfg(any(feature = "nats", feature = "redis"))]
+async fn dispatch_one(sink: &impl Dispatcher, delivery: &Delivery) -> Result<(), DispatchError> {
+    let mut receipts = Receipts::new(1);
+    sink.dispatch_batch(std::slice::from_ref(delivery), &mut receipts).await;
+    let outcome = receipts.take().into_iter().next().map(|(_, outcome)| outcome);
+    outcome.unwrap_or_else(|| Err(DispatchError::retry("the sink said nothing about this event")))
 }

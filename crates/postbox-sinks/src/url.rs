@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use postbox_core::redact::mask_credentials;
+use postbox_core::redact::{is_secret_name, mask_credentials};
 use postbox_core::{Code, Delivery, DispatchError, Dispatcher, Receipts};
 
 use crate::file::FileSink;
@@ -24,9 +24,14 @@ struct Known {
 /// The sinks that a cargo feature brings.
 const KNOWN: [Known; 6] = [
     Known { name: "Kafka", feature: "kafka", built: false, schemes: &["kafka", "kafka+ssl"] },
-    Known { name: "NATS", feature: "nats", built: false, schemes: &["nats", "nats+tls", "tls"] },
+    Known {
+        name: "NATS",
+        feature: "nats",
+        built: cfg!(feature = "nats"),
+        schemes: &["nats", "nats+tls", "tls"],
+    },
     Known { name: "RabbitMQ", feature: "rabbitmq", built: false, schemes: &["amqp", "amqps"] },
-    Known { name: "Redis", feature: "redis", built: false, schemes: &["redis", "rediss"] },
+    Known { name: "Redis", feature: "redis", built: cfg!(feature = "redis"), schemes: &["redis", "rediss"] },
     Known { name: "Pulsar", feature: "pulsar", built: false, schemes: &["pulsar", "pulsar+ssl"] },
     Known { name: "webhook", feature: "http", built: false, schemes: &["http", "https"] },
 ];
@@ -75,6 +80,10 @@ any_sink! {
     File(FileSink) = "JSON lines in a file.",
     Stdout(StdoutSink) = "JSON lines on standard output.",
     Null(NullSink) = "Nothing: every event is discarded.",
+    #[cfg(feature = "nats")]
+    Nats(crate::nats::NatsSink) = "NATS JetStream.",
+    #[cfg(feature = "redis")]
+    Redis(crate::redis::RedisSink) = "Redis Streams.",
 }
 
 /// Why a text or its options do not make a sink. It shows no credentials.
@@ -141,6 +150,10 @@ impl AnySink {
             "stdout" | "null" if !matches!(rest, "" | "//") => fail(format!("nothing may follow {scheme}:")),
             "stdout" => Reader::new(url, options).finish().map(|()| Self::Stdout(StdoutSink::new())),
             "null" => Reader::new(url, options).finish().map(|()| Self::Null(NullSink)),
+            #[cfg(feature = "nats")]
+            "nats" | "nats+tls" | "tls" => crate::nats::NatsSink::new(url, options).map(Self::Nats),
+            #[cfg(feature = "redis")]
+            "redis" | "rediss" => crate::redis::RedisSink::new(url, options).map(Self::Redis),
             other => match KNOWN.iter().find(|known| known.schemes.contains(&other)) {
                 Some(Known { name, feature, .. }) => fail(format!(
                     "this build has no {name} sink: cargo build --features {feature}; {}",
@@ -185,12 +198,22 @@ fn shown(url: &str) -> String {
     let masked = match url.rfind('@') {
         // Mistyped: where the credentials begin cannot be known.
         Some(at) if !url.contains("://") => format!("***{}", &url[at..]),
-        _ => mask_credentials(url),
+        _ => mask_credentials(&mask_query(url)),
     };
     match masked.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &masked[..end]),
         None => masked,
     }
+}
+
+/// A URL without the values of those parameters that may be secrets.
+fn mask_query(url: &str) -> String {
+    let Some((before, query)) = url.split_once('?') else { return url.to_owned() };
+    let parameters = query.split('&').map(|parameter| match parameter.split_once('=') {
+        Some((name, _)) if is_secret_name(name) => format!("{name}=***"),
+        _ => parameter.to_owned(),
+    });
+    format!("{before}?{}", parameters.collect::<Vec<_>>().join("&"))
 }
 
 impl FromStr for AnySink {
@@ -278,6 +301,7 @@ mod tests {
             "amqb:app:hunter2@broker",
             "app:hunter2@broker",
             "redys://broker?password=hunter2",
+            "redys://broker?x=1&api_key=hunter2",
             "kafka//app:hunter2@broker",
         ] {
             let text = AnySink::from_url(url).unwrap_err().to_string();

@@ -23,7 +23,8 @@ pub(super) const JSON: &str = "application/json";
 /// use postbox_core::testing::delivery;
 /// use postbox_sinks::standard_headers;
 ///
-/// let headers = standard_headers(&delivery("org.order.placed.v1", "{}"));
+/// let event = delivery("org.order.placed.v1", "{}");
+/// let headers = standard_headers(&event);
 /// assert!(headers.contains(&("topic".into(), "org.order.placed.v1".into())));
 /// assert!(headers.contains(&("content_type".into(), "application/json".into())));
 /// ```
