@@ -284,6 +284,8 @@ fn settings() {
     let sunk = |more: &[&'static str]| relay(&[&["--sink", "null:"], more].concat());
     place.file("typo.toml", "[relay]\nbatchsize = 5\n");
     place.file("broken.toml", "database_url = \"postgres://app:Zq9@db\nx");
+    place.file("option.toml", "sink = \"a\"\n[sinks.a]\nurl = \"file:x.jsonl\"\npassword = \"Zq9\"\n");
+    place.file("place.toml", "[[route]]\ntopic = \"**\"\nsink = \"null:\"\ndestination = \"{tpoic}\"\n");
     place.file("route.toml", "[[route]]\ntopic = \"org.*x\"\nsink = \"null:\"\n");
     place.file(
         "nowhere.toml",
@@ -344,6 +346,20 @@ fn settings() {
             &["no Kafka sink"],
         ),
         case("sink without a path", &relay(&["--sink", "file:"]), 2, bad_sink, &["the path is empty"]),
+        case(
+            "option of a sink",
+            &relay(&["--config", "option.toml"]),
+            2,
+            bad_sink,
+            &["it has no option password; it takes none", "option.toml:2"],
+        ),
+        case(
+            "destination",
+            &relay(&["--config", "place.toml"]),
+            2,
+            invalid,
+            &["{tpoic} is not known; there are {topic}"],
+        ),
         case("sink by name", &relay(&["--sink", "nobody"]), 2, invalid, &["not in [sinks]"]),
         case("sink in the file", &relay(&["--config", "nowhere.toml"]), 2, invalid, &["Did you mean main?"]),
         case(

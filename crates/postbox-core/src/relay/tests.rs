@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::code::Code;
 use crate::dispatcher::{Delivery, DispatchError, Dispatcher};
 use crate::event::Payload;
 use crate::letter::Requirements;
 use crate::relay::Relay;
+use crate::relay::lease::Stage;
 use crate::relay::run::Asked;
 use crate::store::{
     Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
@@ -80,6 +82,28 @@ async fn what_goes_back_for_suspects_is_settled_at_once() {
     engine.start_work();
     assert!(engine.suspects.turn, "they have their turn");
     assert!(engine.settling.is_some());
+}
+
+/// A route says where at its sink an event goes; one that lacks a value for it is dead and goes nowhere.
+#[tokio::test(start_paused = true)]
+async fn a_route_gives_events_their_destination() {
+    for (template, expected) in
+        [("events.{topic}", Some("events.shop.order.placed.v1")), ("{aggregate_id}", None)]
+    {
+        let relay = Relay::builder(Endless).dispatcher(FailingDispatcher::times(0)).destination(template);
+        let mut engine = relay.build().unwrap().engine;
+        engine.standing = Standing::Active;
+        let now = tokio::time::Instant::now();
+        let claim = Endless.claim(engine.request(ClaimMode::Waiting, 1)).await.unwrap();
+        engine.claimed(now, &Asked::Rows(ClaimMode::Waiting), Ok(claim));
+        let queued = engine.lanes[0].queue.front(|_| true).map(|item| item.delivery.destination.clone());
+        assert_eq!(queued, expected.map(|text| Some(Arc::from(text))));
+        assert_eq!(engine.held.values().any(|held| held.stage == Stage::Settling), expected.is_none());
+    }
+    let wrong = Relay::builder(Endless).dispatcher(FailingDispatcher::times(0)).destination("{tpoic}");
+    assert_eq!(wrong.build().unwrap_err().code(), Code::RouteInvalid);
+    let early = Relay::builder(Endless).destination("x").dispatcher(FailingDispatcher::times(0));
+    assert_eq!(early.build().unwrap_err().code(), Code::ConfigInvalid);
 }
 
 /// Two events, once; every lease is lost at its renewal.

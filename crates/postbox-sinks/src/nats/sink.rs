@@ -82,6 +82,11 @@ impl ConnectionState {
         }
     }
 
+    /// It was told of, and the next silence may have another cause.
+    fn forget_complaint(&self) {
+        *self.complaint.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// An error with what the server complained of, if it did.
     fn with_complaint(&self, error: DispatchError) -> DispatchError {
         match &*self.complaint.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -314,6 +319,9 @@ impl Dispatcher for NatsSink {
                     None => unanswered.entry(subject).or_default().push(index),
                 },
             }
+        }
+        if silent > 0 {
+            state.forget_complaint();
         }
         if silent > 0 && confirmed == 0 {
             // A connection that is open at this end only looks just like that.

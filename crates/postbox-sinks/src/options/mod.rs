@@ -114,3 +114,14 @@ impl fmt::Display for Secret {
         f.write_str(MASK)
     }
 }
+
+/// Checks that every option which an error lists is in the book: on the sink's own page, or on that of all sinks.
+#[cfg(all(test, any(feature = "nats", feature = "redis")))]
+pub(crate) fn assert_documented(error: &str, page: &str) {
+    let chapter = include_str!("../../../../docs/book/sinks.md");
+    let (_, names) = error.split_once("; there is ").expect("the options that there are");
+    for name in names.split(", ") {
+        let cell = format!("`{name}`");
+        assert!(page.contains(&cell) || chapter.contains(&cell), "{name} is not in the book");
+    }
+}

@@ -148,7 +148,7 @@ impl RedisSink {
         Client::build_with_tls(info, TlsCertificates { client_tls, root_cert })
     }
 
-    /// The command that adds an event, and its size.
+    /// The command that adds an event, and the size of its payload.
     pub(super) fn command(&self, delivery: &Delivery, largest: usize) -> Result<(Cmd, usize), DispatchError> {
         let config = &self.0.config;
         let stream = config.destination.of(delivery)?;
@@ -171,8 +171,7 @@ impl RedisSink {
             }
         }
         add.arg("payload").arg(&*message.payload);
-        let bytes = add.args_iter().map(|_| 8).sum::<usize>() + message.payload.len();
-        Ok((add, bytes))
+        Ok((add, message.payload.len()))
     }
 
     /// Sends entries and waits for what Redis says of each.

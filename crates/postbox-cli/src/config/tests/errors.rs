@@ -27,7 +27,6 @@ fn unknown_keys_have_their_path_line_and_a_guess() {
         ("[cleaner]\nbatch_size = 1", "relay.batch_size"),
         ("[[routes]]\ntopic = \"**\"", "route"),
         ("[sink.a]\nurl = \"stdout:\"", "sink"),
-        ("[sinks.a]\nurl = \"stdout:\"\nurll = 1", "url"),
         ("[[route]]\ntopic = \"**\"\nsink = \"stdout:\"\nsnik = 1", "sink"),
     ] {
         let errors = file(text).errors();
