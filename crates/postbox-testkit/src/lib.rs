@@ -3,7 +3,7 @@
 //!
 //! - [`server`]: [`PgServer`] starts a PostgreSQL of its own and leaves nothing behind, even after `kill -9`;
 //!   [`TestDb`] is a fresh database for one test. Brokers likewise: [`NatsServer`], [`RedisServer`],
-//!   [`RabbitServer`].
+//!   [`RabbitServer`], [`KafkaServer`], [`PulsarServer`].
 //! - [`proxy`]: [`Proxy`] stands between a client and its server and delays, cuts, swallows, or loses one reply.
 //! - [`oracle`]: [`Oracle`] compares what was written with what arrived.
 //! - [`process`]: [`Program`] runs a binary, waits for its lines, stops it in every way there is.
@@ -43,5 +43,8 @@ pub use oracle::{Oracle, read_jsonl};
 pub use process::Program;
 #[cfg(feature = "kit")]
 pub use proxy::Proxy;
-pub use server::{NatsServer, PgBouncer, PgServer, RabbitServer, RedisServer, ServerOptions, TestDb};
+pub use server::{
+    KafkaServer, NatsServer, PgBouncer, PgServer, PulsarServer, RabbitServer, RedisServer, ServerOptions,
+    TestDb,
+};
 pub use skip::skipped;

@@ -40,8 +40,8 @@ pub(crate) struct Launch {
 /// The sign that a server serves.
 #[derive(Debug)]
 pub(crate) enum Ready {
-    /// This path answers with 200.
-    Http(SocketAddr, &'static str),
+    /// This path answers with 200, asked with these header lines.
+    Http(SocketAddr, &'static str, String),
     /// The first is said to the server, the second is in its answer.
     Says(SocketAddr, Vec<u8>, &'static [u8]),
     /// A line of its log has this.
@@ -195,8 +195,8 @@ fn pid_file(dir: &Path) -> PathBuf {
 impl Ready {
     fn seen(&self, log: &Path) -> bool {
         match self {
-            Self::Http(addr, path) => {
-                let question = format!("GET {path} HTTP/1.0\r\nHost: {addr}\r\n\r\n");
+            Self::Http(addr, path, headers) => {
+                let question = format!("GET {path} HTTP/1.0\r\nHost: {addr}\r\n{headers}\r\n");
                 answers(*addr, question.as_bytes(), b" 200 ")
             }
             Self::Says(addr, question, answer) => answers(*addr, question, answer),

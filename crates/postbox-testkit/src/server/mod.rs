@@ -7,10 +7,13 @@ mod account;
 pub mod broker;
 mod database;
 mod instance;
+pub mod java;
+pub mod kafka;
 pub mod nats;
 pub mod options;
 pub mod pgbouncer;
 pub mod postgres;
+pub mod pulsar;
 pub mod rabbitmq;
 pub mod redis;
 mod url;
@@ -20,10 +23,12 @@ use std::process::Command;
 
 pub use broker::Broker;
 pub use database::TestDb;
+pub use kafka::KafkaServer;
 pub use nats::NatsServer;
 pub use options::ServerOptions;
 pub use pgbouncer::PgBouncer;
 pub use postgres::PgServer;
+pub use pulsar::PulsarServer;
 pub use rabbitmq::RabbitServer;
 pub use redis::RedisServer;
 

@@ -46,7 +46,7 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
         launch: Launch {
             command: vec![program.into(), "-c".into(), file.into()],
             env: Vec::new(),
-            ready: Ready::Http(monitor, "/healthz"),
+            ready: Ready::Http(monitor, "/healthz", String::new()),
             limit: Duration::from_secs(20),
         },
         url: format!("nats://{}{addr}", options.userinfo()),

@@ -1,7 +1,9 @@
 //! The private brokers: each starts, keeps its data over a stop and a crash, asks for a login where told to, and never
 //! outlives its test.
 
+mod kafka;
 mod nats;
+mod pulsar;
 mod rabbitmq;
 mod redis;
 
@@ -24,8 +26,17 @@ fn listens(addr: SocketAddr) -> bool {
 
 /// Says something to a server and gives back what it says until it is silent or gone.
 fn tell(addr: SocketAddr, words: &str) -> String {
+    tell_within(addr, words, Duration::from_millis(300))
+}
+
+/// The same for servers that end the connection after their answer, which may take them a while.
+fn tell_until_closed(addr: SocketAddr, words: &str) -> String {
+    tell_within(addr, words, Duration::from_secs(20))
+}
+
+fn tell_within(addr: SocketAddr, words: &str, silence: Duration) -> String {
     let mut stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    stream.set_read_timeout(Some(silence)).unwrap();
     stream.write_all(words.as_bytes()).unwrap();
     let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
