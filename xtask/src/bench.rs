@@ -16,7 +16,7 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
     let mut build = cargo();
     build.args(["build", "--release", "--package", "postbox-bench"]);
     if !on_sqlite {
-        install::test_needs()?;
+        install::test_needs(false)?;
         build.args(["--package", "postbox-cli"]);
     }
     step("cargo build --release", &mut build)?;

@@ -3,13 +3,50 @@
 use std::path::Path;
 use std::process::Command;
 
-use postbox_testkit::server::{pgbouncer, postgres};
+use postbox_testkit::server::{pgbouncer, postgres, rabbitmq};
 
 use crate::run::{output, step, works};
+use crate::{jars, metadata};
 
-/// Makes sure that there are a PostgreSQL server's programs, its pooler, and a C compiler.
-pub(crate) fn test_needs() -> Result<(), String> {
+/// A file whose absence means that a package is missing, searched for as a program when it has no slash, and the package.
+const BROKER_NEEDS: &[(&str, &str)] = &[
+    ("nats-server", "nats-server"),
+    ("redis-server", "redis-server"),
+    ("redis-cli", "redis-tools"),
+    (rabbitmq::SERVER, "rabbitmq-server"),
+    ("kcat", "kcat"),
+    // Kafka and Pulsar: see `jars`.
+    ("java", "default-jre-headless"),
+    ("mvn", "maven"),
+    // For certificates and passwords.
+    ("openssl", "openssl"),
+    // The client of Kafka is built from C and C++, the one of Pulsar from its protocol's description.
+    ("g++", "g++"),
+    ("make", "make"),
+    ("/usr/include/zlib.h", "zlib1g-dev"),
+    ("protoc", "protobuf-compiler"),
+];
+
+/// Runs apt-get, `$@` being its arguments. What it installs must not start servers on the machine's usual ports: Debian asks
+/// this file whether it may. One that is there already is somebody else's, and its answer stands.
+const APT_GET: &str = r#"
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 1' HUP INT TERM
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+fi
+apt-get "$@"
+"#;
+
+/// Makes sure that there are a PostgreSQL server's programs, its pooler, and a C compiler; and, if asked for, the brokers
+/// and what their clients are built with.
+pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
     let mut packages = Vec::new();
+    if brokers {
+        packages.extend(BROKER_NEEDS.iter().filter(|(file, _)| !exists(file)).map(|(_, package)| *package));
+    }
     if let Err(error) = postgres::find_binaries() {
         // Whoever names a folder wants that one, not a package.
         if std::env::var_os(postgres::BIN_ENV).is_some() {
@@ -24,12 +61,20 @@ pub(crate) fn test_needs() -> Result<(), String> {
     if !works("cc", &["--version"]) {
         packages.extend(["gcc", "libc6-dev"]);
     }
-    if packages.is_empty() {
-        return Ok(());
+    if !packages.is_empty() {
+        apt_get(&packages)?;
+        pgbouncer::find_program()?;
+        postgres::find_binaries()?;
     }
-    apt_get(&packages)?;
-    pgbouncer::find_program()?;
-    postgres::find_binaries().map(|_| ())
+    if brokers { jars::fetch(&metadata::read()?.target) } else { Ok(()) }
+}
+
+fn exists(file: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/usr/bin".into()])
+        // A whole path stays what it is.
+        .any(|folder| folder.join(file).exists())
 }
 
 /// Installs Debian packages.
@@ -49,11 +94,11 @@ fn apt_get(packages: &[&str]) -> Result<(), String> {
         ));
     }
     let apt = |args: &[&str]| {
-        let mut command = if is_root { Command::new("apt-get") } else { Command::new("sudo") };
+        let mut command = if is_root { Command::new("sh") } else { Command::new("sudo") };
         if !is_root {
-            command.args(["-n", "--preserve-env=DEBIAN_FRONTEND", "apt-get"]);
+            command.args(["-n", "--preserve-env=DEBIAN_FRONTEND", "sh"]);
         }
-        command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+        command.args(["-c", APT_GET, "apt-get"]).args(args).env("DEBIAN_FRONTEND", "noninteractive");
         command
     };
     step("apt-get update", &mut apt(&["-q", "update"]))?;

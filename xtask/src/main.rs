@@ -2,8 +2,10 @@
 
 mod bench;
 mod book;
+mod brokers;
 mod check;
 mod install;
+mod jars;
 mod links;
 mod metadata;
 mod peers;
@@ -16,8 +18,8 @@ use std::process::ExitCode;
 const HELP: &str = "\
 The project's own commands.
 
-    cargo xtask test [-- ARGS]       run all tests on a private PostgreSQL, installed first where there is none;
-                                     ARGS go to `cargo test`
+    cargo xtask test [-- ARGS]       run all tests on a private PostgreSQL and private brokers, installed first where
+                                     there are none; ARGS go to `cargo test`
     cargo xtask services             start the private servers, print their URLs, run until Ctrl-C
     cargo xtask bench NAME [ARGS]    build for release and run one benchmark on a private PostgreSQL that syncs,
                                      or with --sqlite on a file; `bench peers` installs what it compares with first

@@ -22,7 +22,7 @@ const LAUNCH: &str = r#"echo $$ >"$0" && exec "$@""#;
 const KILL: &str = r#"kill -s KILL -- "-$(cat "$0")" && sleep 0.2"#;
 
 /// How long a server may take to stop in good order.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_mins(1);
 
 /// How a broker is started, and how one sees that it works.
 #[derive(Debug)]
@@ -35,6 +35,9 @@ pub(crate) struct Launch {
     pub(crate) ready: Ready,
     /// How long that may take.
     pub(crate) limit: Duration,
+    /// What it writes to its log on and on when it came up sick after a crash, if this is known to happen. Stopped in
+    /// good order and started once more, it is well.
+    pub(crate) sick: Option<&'static str>,
 }
 
 /// The sign that a server serves.
@@ -85,6 +88,20 @@ impl Instance {
 
     /// Starts it, the first time or after a stop, and waits until it serves.
     pub(crate) fn start_again(&self) -> Result<(), String> {
+        self.start_once()?;
+        if self.is_sick() {
+            self.end(Signal::TERM);
+            self.start_once()?;
+        }
+        Ok(())
+    }
+
+    fn is_sick(&self) -> bool {
+        // Once or twice is no sickness.
+        self.launch.sick.is_some_and(|sign| self.log().matches(sign).count() > 9)
+    }
+
+    fn start_once(&self) -> Result<(), String> {
         let mut slot = self.child();
         if slot.is_some() {
             return Err("the server runs already".to_owned());

@@ -87,6 +87,7 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
             env: Vec::new(),
             ready: Ready::Logs("Kafka Server started"),
             limit: Duration::from_secs(90),
+            sick: None,
         },
         url: format!("kafka://{}{client}", options.userinfo()),
         also: None,

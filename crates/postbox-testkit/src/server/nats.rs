@@ -48,6 +48,7 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
             env: Vec::new(),
             ready: Ready::Http(monitor, "/healthz", String::new()),
             limit: Duration::from_secs(20),
+            sick: None,
         },
         url: format!("nats://{}{addr}", options.userinfo()),
         also: Some(format!("http://{monitor}")),

@@ -11,9 +11,12 @@ use super::instance::{Launch, Ready};
 use super::options::ServerOptions;
 use super::run;
 
-/// Where the package has its programs. Those of the same names on the PATH change to an account of their own first,
-/// and forget what they were told on the way.
-const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
+/// The tool, where the package puts it.
+const CTL: &str = "/usr/lib/rabbitmq/bin/rabbitmqctl";
+
+/// The server likewise. What has these names on the PATH changes to an account of its own first, and forgets what it was
+/// told on the way.
+pub const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
 /// With a name service of its own, each node may have the same name.
 const NODE: &str = "rabbit@localhost";
@@ -45,7 +48,7 @@ impl RabbitServer {
             return Err("the node is stopped".to_owned());
         }
         let epmd = fs::read_to_string(epmd_file(dir)).map_err(|error| format!("no port of epmd: {error}"))?;
-        let mut command = Command::new(Path::new(PROGRAMS).join("rabbitmqctl"));
+        let mut command = Command::new(CTL);
         command.args(["-q", "-n", NODE]).args(args);
         // The password among nodes is in the home folder.
         run(command.env("HOME", dir).env("ERL_EPMD_PORT", epmd).current_dir(dir))
@@ -103,6 +106,7 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
             // The greeting of AMQP 0-9-1; a frame of the first channel's is the answer.
             ready: Ready::Says(addr, b"AMQP\x00\x00\x09\x01".to_vec(), b"\x01\x00\x00"),
             limit: Duration::from_secs(90),
+            sick: None,
         },
         url: format!("amqp://{user}:{password}@{addr}"),
         also: None,
@@ -114,11 +118,10 @@ fn epmd_file(dir: &Path) -> PathBuf {
     dir.join("epmd.port")
 }
 
-/// The server, where the package puts it, with the program that it needs beside it.
-pub fn find_server() -> Result<PathBuf, String> {
-    let server = Path::new(PROGRAMS).join("rabbitmq-server");
-    if !server.exists() {
+/// The server, with the program that it needs beside it.
+fn find_server() -> Result<PathBuf, String> {
+    if !Path::new(SERVER).exists() {
         return Err("no rabbitmq-server found: run `cargo xtask test`, which installs it".to_owned());
     }
-    find_program("epmd").map(|_| server)
+    find_program("epmd").map(|_| SERVER.into())
 }

@@ -54,6 +54,7 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
             // Until its data are read it answers that it is loading.
             ready: Ready::Says(addr, format!("{hello}PING\r\nQUIT\r\n").into_bytes(), b"+PONG"),
             limit: Duration::from_secs(20),
+            sick: None,
         },
         url: format!("redis://{}{addr}", options.userinfo()),
         also: None,

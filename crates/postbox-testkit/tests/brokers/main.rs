@@ -1,5 +1,6 @@
 //! The private brokers: each starts, keeps its data over a stop and a crash, asks for a login where told to, and never
 //! outlives its test.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
 mod kafka;
 mod nats;
