@@ -70,7 +70,10 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
     let tests = tests.and_then(|()| match extra {
         [] => step(
             "cargo test of all sinks",
-            cargo().args(["test", "--package", "postbox-sinks", "--features", "full"]).env(SKIPS_ENV, &skips),
+            cargo()
+                .args(["test", "--package", "postbox-sinks", "--features", "full"])
+                .envs(brokers.iter().flat_map(Brokers::variables))
+                .env(SKIPS_ENV, &skips),
         ),
         _ => Ok(()),
     });

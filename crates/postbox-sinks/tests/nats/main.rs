@@ -23,7 +23,7 @@ const LOGIN: (&str, &str) = ("postbox", "s3cret");
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Nats {
-    async fn start() -> Result<Self, String> {
+    fn start() -> Result<Self, String> {
         NatsServer::try_with(&ServerOptions::new().login(LOGIN.0, LOGIN.1)).map(Self)
     }
 
@@ -31,7 +31,7 @@ impl Nats {
         Wire::connect(self.0.addr(), Some(LOGIN))
     }
 
-    fn sink_as(&self, login: &str, addr: SocketAddr, more: &[(&str, &str)]) -> NatsSink {
+    fn sink_as(login: &str, addr: SocketAddr, more: &[(&str, &str)]) -> NatsSink {
         let url = format!("nats://{login}{addr}?timeout=2s&connect_timeout=2s");
         NatsSink::new(&url, options(more)).unwrap()
     }
@@ -49,11 +49,11 @@ impl Broker for Nats {
     }
 
     fn sink_at(&self, addr: SocketAddr, options: &[(&str, &str)]) -> NatsSink {
-        self.sink_as("postbox:s3cret@", addr, options)
+        Self::sink_as("postbox:s3cret@", addr, options)
     }
 
     fn sink_with_wrong_credentials(&self) -> NatsSink {
-        self.sink_as(&format!("postbox:{WRONG_PASSWORD}@"), self.addr(), &[])
+        Self::sink_as(&format!("postbox:{WRONG_PASSWORD}@"), self.addr(), &[])
     }
 
     async fn prepare(&self, destination: &str) {
@@ -73,11 +73,11 @@ impl Broker for Nats {
     }
 }
 
-sink_suite!(suite, Nats::start());
+sink_suite!(suite, async { Nats::start() });
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subject_without_a_stream_waits_until_there_are_streams_and_is_rejected_then() {
-    let nats = Nats(broker_or_skip!(Nats::start().await.map(|nats| nats.0)));
+    let nats = broker_or_skip!(Nats::start());
     let sink = nats.sink(&[]);
     let (known, unknown) = (fresh("known"), fresh("unknown"));
     let error = sink.dispatch(&event(&unknown, 1)).await.unwrap_err();
@@ -93,7 +93,7 @@ async fn a_subject_without_a_stream_waits_until_there_are_streams_and_is_rejecte
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_stream_refuses_is_classified() {
-    let nats = Nats(broker_or_skip!(Nats::start().await.map(|nats| nats.0)));
+    let nats = broker_or_skip!(Nats::start());
     let topic = fresh("limits");
     let mut wire = nats.wire();
     wire.make_stream_with(&topic, r#","max_msg_size":1000,"max_msgs":2,"discard":"new""#);
@@ -113,7 +113,7 @@ async fn what_a_stream_refuses_is_classified() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_to_the_server_are_not_for_events_to_give() {
-    let nats = Nats(broker_or_skip!(Nats::start().await.map(|nats| nats.0)));
+    let nats = broker_or_skip!(Nats::start());
     let topic = fresh("orders");
     nats.wire().make_stream_with(&topic, r#","allow_rollup_hdrs":true"#);
     let sink = nats.sink(&[]);
@@ -138,16 +138,13 @@ async fn every_login_that_a_server_wants() {
     ] {
         let topic = fresh("login");
         let sink = NatsSink::new(&format!("nats://{}", server.addr()), options(&login)).unwrap();
-        match wire {
-            Some(mut wire) => {
-                wire.make_stream(&topic);
-                deliver(&sink, &[event(&topic, 1)], PATIENCE).await;
-            }
+        if let Some(mut wire) = wire {
+            wire.make_stream(&topic);
+            deliver(&sink, &[event(&topic, 1)], PATIENCE).await;
+        } else {
             // No stream, as only the sink can log in: but it is told so.
-            None => {
-                let error = sink.dispatch(&event(&topic, 1)).await.unwrap_err().to_string();
-                assert!(error.contains("there is none yet"), "{error}");
-            }
+            let error = sink.dispatch(&event(&topic, 1)).await.unwrap_err().to_string();
+            assert!(error.contains("there is none yet"), "{error}");
         }
         let nobody = NatsSink::new(&format!("nats://{}", server.addr()), options(&[])).unwrap();
         let error = nobody.dispatch(&event(&topic, 1)).await.unwrap_err();

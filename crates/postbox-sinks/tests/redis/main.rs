@@ -25,7 +25,7 @@ const LIMIT: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Redis {
-    async fn start() -> Result<Self, String> {
+    fn start() -> Result<Self, String> {
         let options = ServerOptions::new().login("postbox", "s3cret").max_message(LIMIT);
         RedisServer::try_with(&options).map(Self)
     }
@@ -71,11 +71,11 @@ impl Broker for Redis {
     }
 }
 
-sink_suite!(suite, Redis::start());
+sink_suite!(suite, async { Redis::start() });
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_of_another_type_is_rejected_and_the_rest_arrives() {
-    let redis = Redis(broker_or_skip!(Redis::start().await.map(|redis| redis.0)));
+    let redis = broker_or_skip!(Redis::start());
     let topic = fresh("type");
     redis.cli().run(&["SET", "taken", "1"]);
     let mut batch = events(&topic, 3);
@@ -90,7 +90,7 @@ async fn a_key_of_another_type_is_rejected_and_the_rest_arrives() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_memory_is_waited_for() {
-    let redis = Redis(broker_or_skip!(Redis::start().await.map(|redis| redis.0)));
+    let redis = broker_or_skip!(Redis::start());
     let topic = fresh("memory");
     let (sink, cli) = (redis.sink(&[]), redis.cli());
     deliver(&sink, &events(&topic, 1), PATIENCE).await;
@@ -104,7 +104,7 @@ async fn a_server_without_memory_is_waited_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_without_permission_waits_for_it() {
-    let redis = Redis(broker_or_skip!(Redis::start().await.map(|redis| redis.0)));
+    let redis = broker_or_skip!(Redis::start());
     let (topic, cli) = (fresh("permission"), redis.cli());
     cli.run(&["ACL", "SETUSER", "weak", "on", ">pw", "~*", "+ping", "+client"]);
     let sink = RedisSink::new(&format!("redis://weak:pw@{}", redis.addr()), options(&[])).unwrap();
@@ -117,7 +117,7 @@ async fn a_user_without_permission_waits_for_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_trimmed_where_that_is_asked_for() {
-    let redis = Redis(broker_or_skip!(Redis::start().await.map(|redis| redis.0)));
+    let redis = broker_or_skip!(Redis::start());
     let topic = fresh("maxlen");
     deliver(&redis.sink(&[("maxlen", "100")]), &events(&topic, 3000), PATIENCE).await;
     let left = redis.read(&topic).await.len();

@@ -55,6 +55,7 @@ pub trait Broker: Send + Sync {
 }
 
 /// What a broker can do, and how much.
+#[allow(clippy::struct_excessive_bools, reason = "each is something of its own that a broker can do or not")]
 #[derive(Debug, Clone)]
 pub struct Abilities {
     /// The largest payload in bytes that it is to take in any case.

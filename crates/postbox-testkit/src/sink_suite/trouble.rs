@@ -173,7 +173,7 @@ pub async fn a_batch_that_is_dropped_harms_nothing<B: Broker>(broker: &B) {
     deliver(&sink, &all[..1], broker.abilities().patience).await;
     let mut confirmed = vec![all[0].clone()];
     for (round, micros) in [0, 100, 1_000, 5_000, 20_000].into_iter().enumerate() {
-        let batch = &all[1 + round * 60..1 + (round + 1) * 60];
+        let batch = &all[1 + round * 60..][..60];
         let mut receipts = Receipts::new(batch.len());
         let dispatch = sink.dispatch_batch(batch, &mut receipts);
         let _ = tokio::time::timeout(Duration::from_micros(micros), dispatch).await;
