@@ -8,6 +8,7 @@ use rustix::process::Signal;
 
 use super::instance::{Instance, Launch};
 use super::options::ServerOptions;
+use super::tls::Certificates;
 
 /// Another process may take a free port between our look and the server's.
 const PORT_TRIES: usize = 5;
@@ -122,6 +123,11 @@ impl Broker {
     /// The private broker's folder, or none for one of somebody else's.
     pub fn dir(&self) -> Option<&Path> {
         self.instance.as_ref().map(Instance::dir)
+    }
+
+    /// The certificate of the authority that vouches for a private broker with TLS: a file for clients to trust.
+    pub fn authority(&self) -> Option<PathBuf> {
+        self.dir().map(|dir| Certificates::of(dir).authority).filter(|file| file.exists())
     }
 
     /// The private broker's process, none while it is stopped.

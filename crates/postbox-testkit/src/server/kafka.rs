@@ -48,6 +48,7 @@ impl KafkaServer {
 
 fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
     options.without_token("Kafka")?;
+    options.without_tls("Kafka")?;
     let mut command = java::command("kafka")?;
     let (client, internal, controller) = (free_addr()?, free_addr()?, free_addr()?);
     let data = dir.join("data");

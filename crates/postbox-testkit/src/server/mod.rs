@@ -16,6 +16,7 @@ pub mod postgres;
 pub mod pulsar;
 pub mod rabbitmq;
 pub mod redis;
+mod tls;
 mod url;
 mod watchdog;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::broker::{Plan, find_program, free_addr, server};
 use super::instance::{Launch, Ready};
 use super::options::ServerOptions;
+use super::tls::Certificates;
 
 server! {
     /// A NATS server with JetStream, which keeps its streams over a stop.
@@ -38,6 +39,11 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
     if let Some(bytes) = options.max_message {
         lines.push(format!("max_payload: {bytes}"));
     }
+    if options.tls {
+        let Certificates { certificate, key, .. } = Certificates::make(dir)?;
+        lines.push(format!("tls {{ cert_file: {certificate:?}, key_file: {key:?} }}"));
+    }
+    let scheme = if options.tls { "tls" } else { "nats" };
     lines.extend(options.settings.iter().cloned());
     let file = dir.join("nats.conf");
     fs::write(&file, lines.join("\n"))
@@ -50,7 +56,7 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
             limit: Duration::from_secs(20),
             sick: None,
         },
-        url: format!("nats://{}{addr}", options.userinfo()),
+        url: format!("{scheme}://{}{addr}", options.userinfo()),
         also: Some(format!("http://{monitor}")),
         addr,
     })

@@ -6,6 +6,7 @@ pub struct ServerOptions {
     pub(crate) login: Option<(String, String)>,
     pub(crate) token: Option<String>,
     pub(crate) max_message: Option<usize>,
+    pub(crate) tls: bool,
     pub(crate) settings: Vec<String>,
 }
 
@@ -36,6 +37,14 @@ impl ServerOptions {
         self
     }
 
+    /// The broker speaks TLS, with a certificate for `127.0.0.1` and `localhost` of the authority in
+    /// [`Broker::authority`](super::Broker::authority): for NATS, Redis and RabbitMQ.
+    #[must_use]
+    pub fn tls(mut self) -> Self {
+        self.tls = true;
+        self
+    }
+
     /// A line for the broker's configuration file, in the broker's own words.
     #[must_use]
     pub fn setting(mut self, line: &str) -> Self {
@@ -55,5 +64,10 @@ impl ServerOptions {
     /// Refuses what this kind of broker does not have: a test must not pass because a wish was not heard.
     pub(crate) fn without_token(&self, broker: &str) -> Result<(), String> {
         if self.token.is_some() { Err(format!("{broker} here has no login by token")) } else { Ok(()) }
+    }
+
+    /// Likewise.
+    pub(crate) fn without_tls(&self, broker: &str) -> Result<(), String> {
+        if self.tls { Err(format!("{broker} here does not speak TLS")) } else { Ok(()) }
     }
 }

@@ -77,6 +77,7 @@ impl PulsarServer {
 }
 
 fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
+    options.without_tls("Pulsar")?;
     let mut command = java::command("pulsar")?;
     let (addr, admin, bookie) = (free_addr()?, free_addr()?, free_addr()?);
     let mut lines =

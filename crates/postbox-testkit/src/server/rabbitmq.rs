@@ -10,6 +10,7 @@ use super::broker::{Plan, find_program, free_addr, server};
 use super::instance::{Launch, Ready};
 use super::options::ServerOptions;
 use super::run;
+use super::tls::Certificates;
 
 /// The tool, where the package puts it.
 const CTL: &str = "/usr/lib/rabbitmq/bin/rabbitmqctl";
@@ -58,9 +59,9 @@ impl RabbitServer {
 fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
     options.without_token("RabbitMQ")?;
     let server = find_server()?;
-    let (addr, nodes, epmd) = (free_addr()?, free_addr()?.port(), free_addr()?.port().to_string());
+    let (plain, nodes, epmd) = (free_addr()?, free_addr()?.port(), free_addr()?.port().to_string());
     let mut lines = vec![
-        format!("listeners.tcp.1 = {addr}"),
+        format!("listeners.tcp.1 = {plain}"),
         "log.console = true".to_owned(),
         "log.file = false".to_owned(),
         // A test's machine may be nearly full; a broker that blocks its publishers helps nobody.
@@ -70,6 +71,16 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
     lines.extend([format!("default_user = {user}"), format!("default_pass = {password}")]);
     if let Some(bytes) = options.max_message {
         lines.push(format!("max_message_size = {bytes}"));
+    }
+    // The plain port stays, for our own question whether it serves.
+    let (scheme, addr) = if options.tls { ("amqps", free_addr()?) } else { ("amqp", plain) };
+    if options.tls {
+        let Certificates { authority, certificate, key } = Certificates::make(dir)?;
+        lines.push(format!("listeners.ssl.1 = {addr}"));
+        lines.push(format!("ssl_options.cacertfile = {}", authority.display()));
+        lines.push(format!("ssl_options.certfile = {}", certificate.display()));
+        lines.push(format!("ssl_options.keyfile = {}", key.display()));
+        lines.push("ssl_options.verify = verify_none".to_owned());
     }
     lines.extend(options.settings.iter().cloned());
     let write = |file: PathBuf, text: &str| {
@@ -104,11 +115,11 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
                 .collect(),
             env,
             // The greeting of AMQP 0-9-1; a frame of the first channel's is the answer.
-            ready: Ready::Says(addr, b"AMQP\x00\x00\x09\x01".to_vec(), b"\x01\x00\x00"),
+            ready: Ready::Says(plain, b"AMQP\x00\x00\x09\x01".to_vec(), b"\x01\x00\x00"),
             limit: Duration::from_secs(90),
             sick: None,
         },
-        url: format!("amqp://{user}:{password}@{addr}"),
+        url: format!("{scheme}://{user}:{password}@{addr}"),
         also: None,
         addr,
     })

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::broker::{Plan, find_program, free_addr, server};
 use super::instance::{Launch, Ready};
 use super::options::ServerOptions;
+use super::tls::Certificates;
 
 /// The least that Redis takes as the limit of a value.
 const LEAST_LIMIT: usize = 1 << 20;
@@ -21,10 +22,10 @@ server! {
 fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
     options.without_token("Redis")?;
     let program = find_program("redis-server")?;
-    let addr = free_addr()?;
+    let plain = free_addr()?;
     let mut lines = vec![
-        format!("bind {}", addr.ip()),
-        format!("port {}", addr.port()),
+        format!("bind {}", plain.ip()),
+        format!("port {}", plain.port()),
         format!("dir {:?}", dir),
         "save \"\"".to_owned(),
         "appendonly yes".to_owned(),
@@ -43,6 +44,16 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
         }
         lines.push(format!("proto-max-bulk-len {bytes}"));
     }
+    // The plain port stays, for our own question whether it serves.
+    let (scheme, addr) = if options.tls { ("rediss", free_addr()?) } else { ("redis", plain) };
+    if options.tls {
+        let Certificates { authority, certificate, key } = Certificates::make(dir)?;
+        lines.push(format!("tls-port {}", addr.port()));
+        lines.push(format!("tls-ca-cert-file {authority:?}"));
+        lines.push(format!("tls-cert-file {certificate:?}"));
+        lines.push(format!("tls-key-file {key:?}"));
+        lines.push("tls-auth-clients no".to_owned());
+    }
     lines.extend(options.settings.iter().cloned());
     let file = dir.join("redis.conf");
     fs::write(&file, lines.join("\n"))
@@ -52,11 +63,11 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
             command: vec![program.into(), file.into()],
             env: Vec::new(),
             // Until its data are read it answers that it is loading.
-            ready: Ready::Says(addr, format!("{hello}PING\r\nQUIT\r\n").into_bytes(), b"+PONG"),
+            ready: Ready::Says(plain, format!("{hello}PING\r\nQUIT\r\n").into_bytes(), b"+PONG"),
             limit: Duration::from_secs(20),
             sick: None,
         },
-        url: format!("redis://{}{addr}", options.userinfo()),
+        url: format!("{scheme}://{}{addr}", options.userinfo()),
         also: None,
         addr,
     })

@@ -46,6 +46,14 @@ fn tell_within(addr: SocketAddr, words: &str, silence: Duration) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+/// Whether a client that trusts the broker's authority, and nobody else, takes it for what it says it is.
+fn is_trusted(broker: &Broker) -> bool {
+    let (addr, authority) = (broker.addr().to_string(), broker.authority().unwrap());
+    let mut args = vec!["20", "openssl", "s_client", "-connect", &addr, "-verify_ip", "127.0.0.1"];
+    args.extend(["-verify_return_error", "-CAfile", authority.to_str().unwrap()]);
+    tool("timeout", &args, "").contains("Verify return code: 0 (ok)")
+}
+
 /// Runs one of a server's own tools: what it wrote, to either stream.
 fn tool(program: &str, args: &[&str], input: &str) -> String {
     let mut child = Command::new(program)

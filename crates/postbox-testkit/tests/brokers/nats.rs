@@ -2,7 +2,7 @@
 
 use postbox_testkit::{NatsServer, ServerOptions, broker_or_skip};
 
-use super::{survives, tell};
+use super::{survives, tell, tool};
 
 #[test]
 fn streams_survive_a_stop_and_a_crash() {
@@ -46,4 +46,15 @@ fn a_bad_setting_is_told_with_the_servers_own_words() {
     broker_or_skip!(NatsServer::try_start());
     let error = NatsServer::try_with(&ServerOptions::new().setting("max_payload: many")).unwrap_err();
     assert!(error.contains("nats.conf:4"), "{error}");
+}
+
+#[test]
+fn it_speaks_tls() {
+    let nats = broker_or_skip!(NatsServer::try_with(&ServerOptions::new().tls()));
+    assert_eq!(nats.url(), format!("tls://127.0.0.1:{}", nats.port()));
+    assert!(tell(nats.addr(), "").contains("\"tls_required\":true"));
+    // It says in plain words that it wants TLS before it speaks it, which openssl does not know.
+    let (authority, certificate) = (nats.authority().unwrap(), nats.dir().unwrap().join("server.pem"));
+    let args = ["verify", "-CAfile", authority.to_str().unwrap(), certificate.to_str().unwrap()];
+    assert!(tool("openssl", &args, "").contains("OK"));
 }

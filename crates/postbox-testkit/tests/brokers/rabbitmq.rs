@@ -2,7 +2,7 @@
 
 use postbox_testkit::{RabbitServer, ServerOptions, broker_or_skip};
 
-use super::{survives, tell};
+use super::{is_trusted, survives, tell};
 
 #[test]
 fn durable_queues_survive_a_stop_and_a_crash() {
@@ -29,4 +29,11 @@ fn the_shared_node_greets() {
     let rabbit = broker_or_skip!(RabbitServer::try_shared());
     assert!(rabbit.url().starts_with("amqp://guest:guest@"));
     assert!(tell(rabbit.addr(), "AMQP\0\0\x09\x01").contains("RabbitMQ"));
+}
+
+#[test]
+fn it_speaks_tls() {
+    let rabbit = broker_or_skip!(RabbitServer::try_with(&ServerOptions::new().tls()));
+    assert_eq!(rabbit.url(), format!("amqps://guest:guest@127.0.0.1:{}", rabbit.port()));
+    assert!(is_trusted(&rabbit));
 }

@@ -2,7 +2,7 @@
 
 use postbox_testkit::{RedisServer, ServerOptions, broker_or_skip};
 
-use super::{survives, tool};
+use super::{is_trusted, survives, tool};
 
 fn cli(redis: &RedisServer, url: &str, words: &[&str]) -> String {
     let mut args = vec!["--no-auth-warning", "-u", url];
@@ -29,6 +29,16 @@ fn a_login_and_a_limit() {
     assert_eq!(cli(&redis, redis.url(), &["ping"]).trim(), "PONG");
     assert!(cli(&redis, redis.url(), &["config", "get", "proto-max-bulk-len"]).contains("1048576"));
     survives(&redis, || cli(&redis, redis.url(), &["ping"]).trim() == "PONG");
+}
+
+#[test]
+fn it_speaks_tls() {
+    let redis = broker_or_skip!(RedisServer::try_with(&ServerOptions::new().tls()));
+    assert_eq!(redis.url(), format!("rediss://127.0.0.1:{}", redis.port()));
+    assert!(is_trusted(&redis));
+    let authority = redis.authority().unwrap();
+    let pong = cli(&redis, redis.url(), &["--cacert", authority.to_str().unwrap(), "ping"]);
+    assert_eq!(pong.trim(), "PONG");
 }
 
 #[test]
