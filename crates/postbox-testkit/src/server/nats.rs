@@ -41,7 +41,11 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
     }
     if options.tls {
         let Certificates { certificate, key, .. } = Certificates::make(dir)?;
-        lines.push(format!("tls {{ cert_file: {certificate:?}, key_file: {key:?} }}"));
+        lines.push(format!(
+            "tls {{ cert_file: \"{}\", key_file: \"{}\" }}",
+            certificate.display(),
+            key.display()
+        ));
     }
     let scheme = if options.tls { "tls" } else { "nats" };
     lines.extend(options.settings.iter().cloned());

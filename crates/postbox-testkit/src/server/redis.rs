@@ -49,9 +49,9 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
     if options.tls {
         let Certificates { authority, certificate, key } = Certificates::make(dir)?;
         lines.push(format!("tls-port {}", addr.port()));
-        lines.push(format!("tls-ca-cert-file {authority:?}"));
-        lines.push(format!("tls-cert-file {certificate:?}"));
-        lines.push(format!("tls-key-file {key:?}"));
+        lines.push(format!("tls-ca-cert-file \"{}\"", authority.display()));
+        lines.push(format!("tls-cert-file \"{}\"", certificate.display()));
+        lines.push(format!("tls-key-file \"{}\"", key.display()));
         lines.push("tls-auth-clients no".to_owned());
     }
     lines.extend(options.settings.iter().cloned());
