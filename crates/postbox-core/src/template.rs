@@ -107,6 +107,21 @@ impl Template {
         }
     }
 
+    /// The same with each value changed by `escape`, so that it means nothing but itself in the text around it.
+    ///
+    /// # Errors
+    /// When the event has no value for a placeholder, or an empty one.
+    pub fn render_with(&self, meta: &Meta, escape: impl Fn(&str) -> String) -> Result<String, MissingValue> {
+        let mut out = String::with_capacity(self.text.len() + 32);
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.push_str(text),
+                Part::Value(field) => out.push_str(&escape(&self.value(*field, meta)?)),
+            }
+        }
+        Ok(out)
+    }
+
     /// Whether every event has the same destination.
     pub fn is_fixed(&self) -> bool {
         matches!(&*self.parts, [Part::Text(_)])
@@ -227,6 +242,15 @@ mod tests {
         }
         assert!("events".parse::<Template>().unwrap().is_fixed());
         assert!(!Template::default().is_fixed());
+    }
+
+    #[test]
+    fn values_can_be_escaped_and_the_text_stays() {
+        let mut event = delivery("org.order.placed.v1", "{}");
+        event.meta.aggregate = Some(AggregateKey::new("order", "a/b"));
+        let template: Template = "x/{{{aggregate_id}}}/{topic}".parse().unwrap();
+        let rendered = template.render_with(&event.meta, |value| value.replace('/', "%2F")).unwrap();
+        assert_eq!(rendered, "x/{a%2Fb}/org.order.placed.v1");
     }
 
     #[test]

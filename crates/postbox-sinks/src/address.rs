@@ -126,7 +126,8 @@ fn host_of(text: &str) -> Result<Host, String> {
     Ok(Host { name: name.to_owned(), port })
 }
 
-fn add_query(query: &str, options: &mut Options) -> Result<(), String> {
+/// Adds what a query says to the options.
+pub(crate) fn add_query(query: &str, options: &mut Options) -> Result<(), String> {
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, "true"));
         let name = decode(name)?;

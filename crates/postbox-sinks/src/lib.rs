@@ -4,6 +4,7 @@
 //! ([`AnySink::new`]); a service takes one by its type. Each sink that needs a client library is a cargo feature.
 //!
 //! - [`mod@file`] – JSON lines in a file: durable, safe with several writers, repairs what a crash left behind.
+//! - `http` – webhooks: a signed request for each event (feature `http`).
 //! - [`stdout`] – JSON lines to a pipe, and [`NullSink`], which discards.
 //! - `nats` – NATS JetStream; `redis` – Redis Streams.
 //! - [`encode`] – the form of a line, and of a message: headers, CloudEvents.
@@ -22,6 +23,8 @@ mod connection;
 pub mod destination;
 pub mod encode;
 pub mod file;
+#[cfg(feature = "http")]
+pub mod http;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod options;
@@ -34,6 +37,8 @@ pub mod url;
 pub use destination::Destination;
 pub use encode::{CloudEvents, Encoding, Message, encode_line, standard_headers};
 pub use file::FileSink;
+#[cfg(feature = "http")]
+pub use http::HttpSink;
 #[cfg(feature = "nats")]
 pub use nats::NatsSink;
 pub use options::Options;

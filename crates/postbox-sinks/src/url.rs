@@ -33,7 +33,7 @@ const KNOWN: [Known; 6] = [
     Known { name: "RabbitMQ", feature: "rabbitmq", built: false, schemes: &["amqp", "amqps"] },
     Known { name: "Redis", feature: "redis", built: cfg!(feature = "redis"), schemes: &["redis", "rediss"] },
     Known { name: "Pulsar", feature: "pulsar", built: false, schemes: &["pulsar", "pulsar+ssl"] },
-    Known { name: "webhook", feature: "http", built: false, schemes: &["http", "https"] },
+    Known { name: "webhook", feature: "http", built: cfg!(feature = "http"), schemes: &["https", "http"] },
 ];
 
 /// Makes [`AnySink`] of a list of sinks: each a variant, shown and dispatched to by its own type.
@@ -84,6 +84,8 @@ any_sink! {
     Nats(crate::nats::NatsSink) = "NATS JetStream.",
     #[cfg(feature = "redis")]
     Redis(crate::redis::RedisSink) = "Redis Streams.",
+    #[cfg(feature = "http")]
+    Http(crate::http::HttpSink) = "A request for each event.",
 }
 
 /// Why a text or its options do not make a sink. It shows no credentials.
@@ -154,6 +156,8 @@ impl AnySink {
             "nats" | "nats+tls" | "tls" => crate::nats::NatsSink::new(url, options).map(Self::Nats),
             #[cfg(feature = "redis")]
             "redis" | "rediss" => crate::redis::RedisSink::new(url, options).map(Self::Redis),
+            #[cfg(feature = "http")]
+            "https" | "http" => crate::http::HttpSink::new(url, options).map(Self::Http),
             other => match KNOWN.iter().find(|known| known.schemes.contains(&other)) {
                 Some(Known { name, feature, .. }) => fail(format!(
                     "this build has no {name} sink: cargo build --features {feature}; {}",
