@@ -57,6 +57,27 @@ pub(super) fn headers<'a>(delivery: &'a Delivery, content_type: &'a str) -> Vec<
     headers
 }
 
+/// Whether a header of a message is a standard one, by its name.
+#[cfg(feature = "http")]
+pub(crate) fn is_standard(name: &str) -> bool {
+    const NAMES: [&str; 13] = [
+        "event_id",
+        "tenant_id",
+        "topic",
+        "sequence",
+        "attempts",
+        "aggregate_type",
+        "aggregate_id",
+        "occurred_at",
+        "schema_id",
+        "schema_version",
+        "content_type",
+        "traceparent",
+        "tracestate",
+    ];
+    NAMES.contains(&name)
+}
+
 /// Adds the event's own headers. Some protocols do not tell capitals from small letters in names, so neither does this.
 fn add_own<'a>(headers: &mut Vec<Header<'a>>, delivery: &'a Delivery) {
     let standard = headers.len();
@@ -109,5 +130,18 @@ mod tests {
             ]
         );
         assert_eq!(headers[0].1, event.meta.event_id.to_string());
+    }
+
+    #[test]
+    #[cfg(feature = "http")]
+    fn standard_headers_are_known_by_their_names() {
+        let mut event = delivery("a.b", "1");
+        event.meta.aggregate = Some(postbox_core::AggregateKey::new("order", 1));
+        event.meta.schema_id = Some("s".into());
+        event.meta.traceparent = Some("t".into());
+        event.meta.tracestate = Some("t".into());
+        let headers = standard_headers(&event);
+        assert_eq!(headers.len(), 13);
+        assert!(headers.iter().all(|(name, _)| is_standard(name)) && !is_standard("mine"));
     }
 }

@@ -50,6 +50,11 @@ impl Encoding {
         Self { binding, cloudevents, source }
     }
 
+    /// Whether messages are CloudEvents.
+    pub fn is_cloudevents(&self) -> bool {
+        self.cloudevents.is_some()
+    }
+
     /// The message of a delivery.
     pub fn message<'a>(&'a self, delivery: &'a Delivery) -> Message<'a> {
         let key = delivery.meta.message_key();

@@ -10,6 +10,8 @@ mod line;
 mod message;
 
 pub use cloudevents::{Binding, CloudEvents};
+#[cfg(feature = "http")]
+pub(crate) use headers::is_standard;
 pub use headers::{Header, standard_headers};
 pub(crate) use line::LINE_START;
 pub use line::encode_line;

@@ -8,6 +8,7 @@ use time::OffsetDateTime;
 use super::config::Config;
 use super::error::causes;
 use super::headers::{PREFIX, add_own, name, value};
+use crate::encode::{Binding, is_standard};
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -16,6 +17,7 @@ const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature
 const KEY: HeaderName = HeaderName::from_static("postbox-key");
 /// What HTTP has a header for anyway.
 const ELSEWHERE: &str = "content_type";
+const CLOUDEVENTS: &str = Binding::HTTP.prefix;
 /// Standard headers that are a standard of HTTP, too, and go as they are.
 const AS_IS: [&str; 2] = ["traceparent", "tracestate"];
 
@@ -41,16 +43,21 @@ impl Config {
             headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
         headers.extend(value(&message.key).map(|key| (KEY, key)));
-        // The event's own come last among them, and give way to what is there.
-        for (header, text) in &message.headers {
-            let own = delivery.meta.headers.contains_key(&**header);
-            if own {
-                add_own(&mut headers, header, text);
-            } else if header != ELSEWHERE {
-                add_standard(&mut headers, header, text);
-            }
+        let (own, standard): (Vec<_>, Vec<_>) =
+            message.headers.iter().partition(|(header, _)| self.is_own(header));
+        for (header, text) in standard.into_iter().filter(|(header, _)| header != ELSEWHERE) {
+            add_standard(&mut headers, header, text);
+        }
+        // They give way to what is there.
+        for (header, text) in own {
+            add_own(&mut headers, header, text);
         }
         client.request(self.method.clone(), url).headers(headers).body(body).build().map_err(|e| causes(&e))
+    }
+
+    /// Whether a header is the event's own. Those that begin as CloudEvents' do are gone where there are such.
+    fn is_own(&self, header: &str) -> bool {
+        !is_standard(header) && !(self.encoding.is_cloudevents() && header.starts_with(CLOUDEVENTS))
     }
 
     fn sign(&self, id: &str, timestamp: i64, body: &[u8], headers: &mut HeaderMap) {
@@ -66,7 +73,7 @@ impl Config {
 }
 
 fn add_standard(headers: &mut HeaderMap, header: &str, text: &str) {
-    let (key, text) = if AS_IS.contains(&header) || header.starts_with("ce-") {
+    let (key, text) = if AS_IS.contains(&header) || header.starts_with(CLOUDEVENTS) {
         // Already as their standards want them. What is no header after all is left out: it was never a trace.
         (name(header), HeaderValue::from_str(text).ok())
     } else {

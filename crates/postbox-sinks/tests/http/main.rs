@@ -5,6 +5,7 @@ mod arrival;
 mod order;
 mod receiver;
 mod statuses;
+mod suite;
 mod tls;
 mod trouble;
 

@@ -58,6 +58,8 @@ pub trait Broker: Send + Sync {
 #[allow(clippy::struct_excessive_bools, reason = "each is something of its own that a broker can do or not")]
 #[derive(Debug, Clone)]
 pub struct Abilities {
+    /// How many events its sink takes at once at least.
+    pub batch: usize,
     /// The largest payload in bytes that it is to take in any case.
     pub large: usize,
     /// A payload of so many bytes is too large for it; none if it takes every size.
@@ -81,6 +83,7 @@ pub struct Abilities {
 impl Default for Abilities {
     fn default() -> Self {
         Self {
+            batch: 500,
             large: 512 * 1024,
             too_large: Some(2 * 1024 * 1024),
             credentials: true,
