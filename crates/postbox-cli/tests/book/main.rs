@@ -10,8 +10,9 @@ mod play;
 use play::{pages, play};
 
 macro_rules! tests {
-    ($($name:ident: $file:literal,)*) => {
+    ($($name:ident: $file:literal $(with $feature:literal)?,)*) => {
         $(#[test]
+        $(#[cfg(feature = $feature)])?
         fn $name() {
             let page = pages().join($file);
             let wrong = play(&page, &page::steps(&page));
@@ -31,6 +32,7 @@ tests! {
     history: "history.md",
     tenants: "tenants.md",
     measure: "measure.md",
+    webhooks: "sinks/http.md" with "http",
 }
 
 #[test]

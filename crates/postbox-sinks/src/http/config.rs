@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use postbox_core::redact::mask_credentials;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Url};
 use url::Host;
@@ -42,7 +43,8 @@ impl Config {
     /// # Errors
     /// With all that is wrong, naming no more of the URL than its host.
     pub(super) fn new(url: &str, mut options: Options) -> Result<Self, SinkError> {
-        let shown = without_path(url);
+        let masked = mask_credentials(url);
+        let shown = without_path(&masked);
         let fail = |problem: String| SinkError::new(shown, problem);
         let (text, fragment) = url.split_once('#').unwrap_or((url, ""));
         add_query(fragment, &mut options).map_err(fail)?;
