@@ -78,6 +78,17 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
         ),
         _ => Ok(()),
     });
+    // And the page of the book that needs one of them and nothing else to install.
+    let tests = tests.and_then(|()| match extra {
+        [] => step(
+            "cargo test of the book on webhooks",
+            cargo()
+                .args(["test", "--package", PROGRAM, "--features", "http", "--test", "book", "webhooks"])
+                .env(postgres::URL_ENV, server.url("postgres"))
+                .env(SKIPS_ENV, &skips),
+        ),
+        _ => Ok(()),
+    });
     let skipped = not_allowed(&fs::read_to_string(&skips).unwrap_or_default());
     drop((server, brokers));
     for skip in &skipped {

@@ -1,7 +1,7 @@
 //! The HTTP client: its TLS, its pool, and nothing that the environment could slip in.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,24 +14,24 @@ use rustls::{ClientConfig, RootCertStore};
 use super::error::causes;
 use super::guard::Guard;
 use super::resolve::{Lookup, Pinned, PinnedResolver};
+use crate::tls::TlsFiles;
 
 /// How to connect.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Connect {
     pub(super) guard: Guard,
     pub(super) proxy: Option<Url>,
-    /// Trusted instead of the public authorities.
-    pub(super) ca_file: Option<PathBuf>,
-    /// Our certificate and its key.
-    pub(super) identity: Option<(PathBuf, PathBuf)>,
+    pub(super) tls: TlsFiles,
+    /// For a request and its answer.
     pub(super) timeout: Duration,
+    /// For its connection: less, so that a host which cannot be reached is known from one that does not answer.
+    pub(super) reach: Duration,
     pub(super) concurrency: usize,
 }
 
 /// A connection that is not used for so long is closed: before most receivers and balancers do it at their end.
 const IDLE: Duration = Duration::from_secs(15);
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
-const LONGEST_CONNECT: Duration = Duration::from_secs(5);
 
 impl Connect {
     /// Makes the client. Nothing is connected to yet.
@@ -42,7 +42,7 @@ impl Connect {
         let proxy_host = self.proxy.as_ref().and_then(|url| url.host_str().map(str::to_owned));
         let resolver = Pinned::new(self.guard.clone(), proxy_host, lookup);
         let mut builder = Client::builder()
-            .tls_backend_preconfigured(self.tls()?)
+            .tls_backend_preconfigured(self.tls_config()?)
             .dns_resolver(PinnedResolver(Arc::new(resolver)))
             // A redirect would lead to where nobody has looked.
             .redirect(Policy::none())
@@ -51,8 +51,7 @@ impl Connect {
             .referer(false)
             .user_agent(concat!("postbox/", env!("CARGO_PKG_VERSION")))
             .timeout(self.timeout)
-            // Less than the whole, so that a host which cannot be reached is known from one that does not answer.
-            .connect_timeout((self.timeout / 2).min(LONGEST_CONNECT))
+            .connect_timeout(self.reach)
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(self.concurrency)
             .tcp_keepalive(KEEP_ALIVE)
@@ -63,13 +62,13 @@ impl Connect {
         builder.build().map_err(|error| causes(&error))
     }
 
-    fn tls(&self) -> Result<ClientConfig, String> {
+    fn tls_config(&self) -> Result<ClientConfig, String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .with_root_certificates(self.roots()?);
-        let mut config = match &self.identity {
+        let mut config = match &self.tls.client {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
                 let chain = certificates(certificate)?;
@@ -82,10 +81,15 @@ impl Connect {
     }
 
     fn roots(&self) -> Result<RootCertStore, String> {
-        let Some(path) = &self.ca_file else {
-            return Ok(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() });
-        };
         let mut roots = RootCertStore::empty();
+        let Some(path) = &self.tls.ca else {
+            // The machine's own, as with every sink; a container may have none, and then it is Mozilla's list.
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if roots.is_empty() {
+                roots.roots = webpki_roots::TLS_SERVER_ROOTS.to_vec();
+            }
+            return Ok(roots);
+        };
         for certificate in certificates(path)? {
             roots.add(certificate).map_err(|error| unusable(path, &error))?;
         }

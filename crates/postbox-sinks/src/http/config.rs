@@ -18,10 +18,13 @@ use super::target::{Credentials, Target};
 use crate::address::add_query;
 use crate::encode::{Binding, Encoding};
 use crate::options::{Options, Reader};
+use crate::tls::TlsFiles;
 use crate::url::SinkError;
 
 /// Below the relay's own timeout, so that it is this one that says which host was slow.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Half of the timeout where that is less.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CONCURRENCY: usize = 32;
 
 /// A webhook as it was configured.
@@ -52,6 +55,7 @@ impl Config {
         let destination = options.template("destination");
         let (target, credentials) = Target::parse(text, destination.as_ref()).map_err(fail)?;
         let guard = guard(&mut options);
+        let (timeout, reach) = timeouts(&mut options);
         let allow_http = options.switch("allow_http").unwrap_or(false);
         let config = Self {
             method: options
@@ -62,9 +66,9 @@ impl Config {
             encoding: Encoding::from_options(Binding::HTTP, &mut options),
             connect: Connect {
                 proxy: proxy(&mut options),
-                ca_file: options.file("tls_ca"),
-                identity: identity(&mut options),
-                timeout: options.duration("timeout", 100, 600_000).unwrap_or(TIMEOUT),
+                tls: TlsFiles::from_options(&mut options, !target.is_plain(), "https"),
+                timeout,
+                reach,
                 concurrency: concurrency(&mut options),
                 guard,
             },
@@ -203,15 +207,17 @@ fn proxy(options: &mut Reader) -> Option<Url> {
     }
 }
 
-fn identity(options: &mut Reader) -> Option<(std::path::PathBuf, std::path::PathBuf)> {
-    match (options.file("tls_cert"), options.file("tls_key")) {
-        (Some(certificate), Some(key)) => Some((certificate, key)),
-        (None, None) => None,
-        _ => {
-            options.problem("tls_cert", "and tls_key belong together", "give both or none");
-            None
-        }
+fn timeouts(options: &mut Reader) -> (Duration, Duration) {
+    let timeout = options.duration("timeout", 100, 600_000).unwrap_or(TIMEOUT);
+    let connect = options.duration("connect_timeout", 50, 600_000);
+    if connect.is_some_and(|connect| connect >= timeout) {
+        options.problem(
+            "connect_timeout",
+            "is not less than timeout",
+            "which has to cover both connection and answer",
+        );
     }
+    (timeout, connect.unwrap_or_else(|| CONNECT_TIMEOUT.min(timeout / 2)))
 }
 
 fn concurrency(options: &mut Reader) -> usize {

@@ -14,7 +14,7 @@ const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 /// The message key, which brokers have a place for and HTTP has not.
-const KEY: HeaderName = HeaderName::from_static("postbox-key");
+const KEY: HeaderName = HeaderName::from_static("postbox-message-key");
 /// What HTTP has a header for anyway.
 const ELSEWHERE: &str = "content_type";
 const CLOUDEVENTS: &str = Binding::HTTP.prefix;
@@ -57,7 +57,8 @@ impl Config {
 
     /// Whether a header is the event's own. Those that begin as CloudEvents' do are gone where there are such.
     fn is_own(&self, header: &str) -> bool {
-        !is_standard(header) && !(self.encoding.is_cloudevents() && header.starts_with(CLOUDEVENTS))
+        let cloudevents = self.encoding.is_cloudevents() && header.starts_with(CLOUDEVENTS);
+        !cloudevents && !is_standard(header)
     }
 
     fn sign(&self, id: &str, timestamp: i64, body: &[u8], headers: &mut HeaderMap) {

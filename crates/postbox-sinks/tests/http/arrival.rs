@@ -53,7 +53,7 @@ async fn an_event_arrives_with_its_headers() {
         ("content-type", "application/json"),
         ("webhook-id", id.as_str()),
         ("webhook-signature", ""),
-        ("postbox-key", "n%C2%BA 7"),
+        ("postbox-message-key", "n%C2%BA 7"),
         ("ce-id", ""),
         ("event-id", ""),
         ("postbox-event-id", &id),

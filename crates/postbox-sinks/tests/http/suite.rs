@@ -13,7 +13,7 @@ use postbox_testkit::sink_suite::{Abilities, Broker, Received, WRONG_PASSWORD};
 use serde_json::Value;
 use tempfile::TempDir;
 
-postbox_testkit::sink_suite!(python, Hook::start());
+postbox_testkit::sink_suite!(python, async { Hook::start() });
 
 /// A receiver in a process of its own, and what it wrote down.
 struct Hook {
@@ -23,7 +23,7 @@ struct Hook {
 }
 
 impl Hook {
-    async fn start() -> Result<Self, String> {
+    fn start() -> Result<Self, String> {
         let directory = tempfile::tempdir().unwrap();
         let (process, addr) = run(&directory, 0)?;
         Ok(Self { directory, addr, process: Mutex::new(Some(process)) })
@@ -114,7 +114,7 @@ fn received(seen: &Value) -> Received {
     let headers: BTreeMap<String, String> = serde_json::from_value(seen["headers"].clone()).unwrap();
     for (name, value) in headers {
         match name.strip_prefix("postbox-") {
-            Some("key") => message.key = Some(value),
+            Some("message-key") => message.key = Some(value),
             Some(standard) => drop(message.headers.insert(standard.replace('-', "_"), value)),
             None => {
                 if name == "content-type" {

@@ -83,6 +83,8 @@ fn what_cannot_be_used_is_refused_at_the_start_and_shows_no_secret() {
         ("https://h.example/", json!({"allow": ["a/b"]}), "not a network"),
         ("https://h.example/", json!({"method": "get"}), "use one of post, put"),
         ("https://h.example/", json!({"timeout": "1h"}), "timeout"),
+        ("https://h.example/", json!({"timeout": "1s", "connect_timeout": "1s"}), "not less than timeout"),
+        ("http://h.example/", json!({"allow_http": true, "tls_ca": "x"}), "write https:// in the URL"),
         ("https://h.example/", json!({"concurrency": 0}), "concurrency"),
         ("https://h.example/", json!({"headers": {"Webhook-Id": "x"}}), "the sink's own"),
         ("https://h.example/", json!({"headers": {"content-length": "1"}}), "the sink's own"),
@@ -124,4 +126,10 @@ fn options_stand_in_the_table_or_behind_the_hash() {
     assert!(!format!("{config:?}").contains("\"k\""), "a header of the operator's may be a key");
     let event = delivery("a.b.c.v1", "{}");
     assert_eq!(config.target.of(&event).unwrap().as_str(), "https://h.example/x?secret=theirs");
+}
+
+#[test]
+fn the_book_has_every_option() {
+    let error = config("https://h.example/", json!({"no-such": 1})).unwrap_err();
+    crate::options::assert_documented(&error, include_str!("../../../../../docs/book/sinks/http.md"));
 }
