@@ -5,15 +5,22 @@ use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use postbox_core::Dispatcher as _;
 use postbox_sinks::{AnySink, Options};
-use postbox_testkit::sink_suite::{Abilities, Broker, Received, WRONG_PASSWORD};
+use postbox_testkit::eventually;
+use postbox_testkit::sink_suite::{
+    Abilities, Broker, Received, WRONG_PASSWORD, assert_complete, deliver, events,
+};
 use serde_json::Value;
 use tempfile::TempDir;
 
 postbox_testkit::sink_suite!(python, async { Hook::start() });
+
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// A receiver in a process of its own, and what it wrote down.
 struct Hook {
@@ -34,6 +41,10 @@ impl Hook {
             process.kill().unwrap();
             process.wait().unwrap();
         }
+    }
+
+    fn lines(&self) -> usize {
+        std::fs::read_to_string(self.directory.path().join("journal")).map_or(0, |text| text.lines().count())
     }
 
     fn sink_of(addr: SocketAddr, password: &str, options: &[(&str, &str)]) -> AnySink {
@@ -125,4 +136,25 @@ fn received(seen: &Value) -> Received {
         }
     }
     message
+}
+
+/// As much as a busy day's first minute, with the receiver killed in the middle.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "takes a minute or two: cargo test -p postbox-sinks --features http --test http -- --ignored"]
+async fn fifty_thousand_events_outlive_a_restart() {
+    const EVENTS: usize = 50_000;
+    let hook = match Hook::start() {
+        Ok(hook) => hook,
+        Err(reason) => postbox_testkit::skip!("{reason}"),
+    };
+    let (sink, all) = (hook.sink(&[]), events("shop.order.placed.v1", EVENTS));
+    let restart = async {
+        eventually("a third to arrive", PATIENCE, async || hook.lines() > EVENTS / 3).await;
+        hook.stop().await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        hook.start_again().await;
+    };
+    tokio::join!(deliver(&sink, &all, PATIENCE), restart);
+    let twice = assert_complete(&all, &hook.read("shop.order.placed.v1").await);
+    assert!(twice <= 2 * sink.batch_limit(), "{twice} are there twice: more than were in flight");
 }
