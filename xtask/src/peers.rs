@@ -21,6 +21,7 @@ enum Tool {
     Npm,
     Cargo,
     Go,
+    Maven,
 }
 
 const FOLDERS: &[Folder] = &[
@@ -33,6 +34,8 @@ const FOLDERS: &[Folder] = &[
     },
     Folder { name: "river", peers: &["river"], tool: Tool::Go },
     Folder { name: "watermill", peers: &["watermill-sql"], tool: Tool::Go },
+    Folder { name: "transaction-outbox", peers: &["transaction-outbox"], tool: Tool::Maven },
+    Folder { name: "namastack-outbox", peers: &["namastack-outbox"], tool: Tool::Maven },
 ];
 
 /// Builds what these arguments of the benchmark ask for. What cannot be had is told, and left out.
@@ -79,6 +82,14 @@ impl Folder {
                 build.arg("build").arg("-o").arg(into.join("release").join(self.name)).arg(".");
                 step(&format!("go build of {}", self.name), build.current_dir(path))
             }
+            Tool::Maven => {
+                needs("java")?;
+                needs("mvn")?;
+                let mut package = Command::new("mvn");
+                let into = format!("-Dinto={}", into.join(self.name).display());
+                package.args(["--quiet", "--batch-mode", "package", &into]);
+                step(&format!("mvn package of {}", self.name), package.current_dir(path))
+            }
         }
     }
 }
@@ -100,6 +111,7 @@ mod tests {
                 Tool::Npm => "package.json",
                 Tool::Cargo => "Cargo.toml",
                 Tool::Go => "go.mod",
+                Tool::Maven => "pom.xml",
             };
             assert!(folder.path().join(manifest).exists(), "{} has no {manifest}", folder.name);
         }

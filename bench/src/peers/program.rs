@@ -32,6 +32,7 @@ pub(crate) struct Peer {
 
 enum RunBy {
     Node,
+    Java,
     /// The name of its program among those that were built.
     Built(&'static str),
 }
@@ -67,6 +68,17 @@ pub(crate) const PEERS: &[Peer] = &[
         after: "kept, in a log",
         log: true,
         ..peer("watermill-sql", "3.1.0", "watermill", RunBy::Built("watermill"))
+    },
+    Peer {
+        language: "Java",
+        after: "deleted",
+        at_most: Some(50_000),
+        ..peer("transaction-outbox", "4.2.268", "transaction-outbox", RunBy::Java)
+    },
+    Peer {
+        language: "Java",
+        at_most: Some(50_000),
+        ..peer("namastack-outbox", "1.6.0", "namastack-outbox", RunBy::Java)
     },
     peer("outbox-core", "0.6.0", "rust", RunBy::Built("outbox_core")),
     Peer {
@@ -110,6 +122,11 @@ impl Peer {
                 node.arg(PathBuf::from("bench/peers").join(self.folder).join("peer.mjs"));
                 node
             }
+            RunBy::Java => {
+                let mut java = Command::new("java");
+                java.arg("-jar").arg(built.join(self.folder).join("peer.jar"));
+                java
+            }
             RunBy::Built(name) => Command::new(built.join("release").join(name)),
         }
     }
@@ -150,7 +167,7 @@ mod tests {
     fn versions_are_those_of_the_manifests() {
         for peer in PEERS {
             let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(peer.folder);
-            let manifest = ["package.json", "Cargo.toml", "go.mod"]
+            let manifest = ["package.json", "Cargo.toml", "go.mod", "pom.xml"]
                 .iter()
                 .find_map(|name| std::fs::read_to_string(folder.join(name)).ok())
                 .unwrap_or_else(|| panic!("{} has no manifest", folder.display()));
