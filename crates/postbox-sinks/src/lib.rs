@@ -6,14 +6,14 @@
 //! - [`mod@file`] – JSON lines in a file: durable, safe with several writers, repairs what a crash left behind.
 //! - `http` – webhooks: a signed request for each event (feature `http`).
 //! - [`stdout`] – JSON lines to a pipe, and [`NullSink`], which discards.
-//! - `nats` – NATS JetStream; `redis` – Redis Streams.
+//! - `nats` – NATS JetStream; `rabbitmq` – RabbitMQ; `redis` – Redis Streams.
 //! - [`encode`] – the form of a line, and of a message: headers, CloudEvents.
 //! - [`options`] and [`address`] – what a sink is told, checked; [`destination`] – where at a broker an event goes.
 //! - [`url`] – which sink a URL means.
 
 use std::sync::Arc;
 
-#[cfg(any(feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 use postbox_core::{Delivery, Dispatcher};
 use postbox_core::{DispatchError, Receipts};
 
@@ -28,6 +28,8 @@ pub mod http;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod options;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod stdout;
@@ -42,6 +44,8 @@ pub use http::HttpSink;
 #[cfg(feature = "nats")]
 pub use nats::NatsSink;
 pub use options::Options;
+#[cfg(feature = "rabbitmq")]
+pub use rabbitmq::RabbitSink;
 #[cfg(feature = "redis")]
 pub use redis::RedisSink;
 pub use stdout::{NullSink, StdoutSink};
@@ -65,7 +69,7 @@ fn record_all<E>(
 }
 
 /// Delivers one event as a batch of one, for sinks whose way of working is the batch.
-#[cfg(any(feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 async fn dispatch_one(sink: &impl Dispatcher, delivery: &Delivery) -> Result<(), DispatchError> {
     let mut receipts = Receipts::new(1);
     sink.dispatch_batch(std::slice::from_ref(delivery), &mut receipts).await;

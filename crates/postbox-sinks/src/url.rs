@@ -30,7 +30,12 @@ const KNOWN: [Known; 6] = [
         built: cfg!(feature = "nats"),
         schemes: &["nats", "nats+tls", "tls"],
     },
-    Known { name: "RabbitMQ", feature: "rabbitmq", built: false, schemes: &["amqp", "amqps"] },
+    Known {
+        name: "RabbitMQ",
+        feature: "rabbitmq",
+        built: cfg!(feature = "rabbitmq"),
+        schemes: &["amqp", "amqps"],
+    },
     Known { name: "Redis", feature: "redis", built: cfg!(feature = "redis"), schemes: &["redis", "rediss"] },
     Known { name: "Pulsar", feature: "pulsar", built: false, schemes: &["pulsar", "pulsar+ssl"] },
     Known { name: "webhook", feature: "http", built: cfg!(feature = "http"), schemes: &["https", "http"] },
@@ -82,6 +87,8 @@ any_sink! {
     Null(NullSink) = "Nothing: every event is discarded.",
     #[cfg(feature = "nats")]
     Nats(crate::nats::NatsSink) = "NATS JetStream.",
+    #[cfg(feature = "rabbitmq")]
+    Rabbit(crate::rabbitmq::RabbitSink) = "RabbitMQ.",
     #[cfg(feature = "redis")]
     Redis(crate::redis::RedisSink) = "Redis Streams.",
     #[cfg(feature = "http")]
@@ -154,6 +161,8 @@ impl AnySink {
             "null" => Reader::new(url, options).finish().map(|()| Self::Null(NullSink)),
             #[cfg(feature = "nats")]
             "nats" | "nats+tls" | "tls" => crate::nats::NatsSink::new(url, options).map(Self::Nats),
+            #[cfg(feature = "rabbitmq")]
+            "amqp" | "amqps" => crate::rabbitmq::RabbitSink::new(url, options).map(Self::Rabbit),
             #[cfg(feature = "redis")]
             "redis" | "rediss" => crate::redis::RedisSink::new(url, options).map(Self::Redis),
             #[cfg(feature = "http")]

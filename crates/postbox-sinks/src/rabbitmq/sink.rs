@@ -1,0 +1,155 @@
+//! [`RabbitSink`]: the connections, and how a batch goes over one of them.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use postbox_core::{Delivery, DispatchError, Dispatcher, Receipts};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::config::RabbitConfig;
+use super::error::{Concerns, of_end};
+use super::line::Line;
+use super::publish::{End, send};
+use crate::dispatch_one;
+use crate::options::Options;
+use crate::url::SinkError;
+
+const BATCH: usize = 1_000;
+/// A part in which one event is to blame is sent again in so many pieces; those that arrive get larger again.
+const PIECES: usize = 4;
+
+/// Delivers events to RabbitMQ; clones share their connections.
+///
+/// ```
+/// use postbox_sinks::{Options, RabbitSink};
+///
+/// let sink = RabbitSink::new("amqp://app:secret@broker/shop", Options::new().set("exchange", "events"))?;
+/// assert_eq!(sink.to_string(), "amqp://broker/shop");
+/// # Ok::<(), postbox_sinks::SinkError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct RabbitSink(Arc<Inner>);
+
+struct Inner {
+    config: RabbitConfig,
+    /// As many as there may be connections.
+    turns: Semaphore,
+    idle: Mutex<Vec<Line>>,
+    /// The host that answered last.
+    host: Mutex<usize>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.config.fmt(f)
+    }
+}
+
+/// A line that is in use. Dropped, it is cut: what is on it has no end that anybody waits for.
+struct Taken<'a> {
+    line: Line,
+    sink: &'a Inner,
+    _turn: SemaphorePermit<'a>,
+}
+
+impl Taken<'_> {
+    /// Everything on it is confirmed: the next batch may have it.
+    fn give_back(self) {
+        let Self { line, sink, _turn } = self;
+        sink.idle.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+    }
+}
+
+impl Inner {
+    async fn line(&self) -> Result<Taken<'_>, DispatchError> {
+        // It is never closed.
+        let turn = self.turns.acquire().await.map_err(DispatchError::retry)?;
+        let line = loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            match idle {
+                Some(line) if line.is_up() => break line,
+                Some(_) => {}
+                None => {
+                    let mut host = *self.host.lock().unwrap_or_else(PoisonError::into_inner);
+                    let line = Line::open(&self.config, &mut host).await?;
+                    *self.host.lock().unwrap_or_else(PoisonError::into_inner) = host;
+                    break line;
+                }
+            }
+        };
+        Ok(Taken { line, sink: self, _turn: turn })
+    }
+}
+
+impl RabbitSink {
+    /// A sink by its URL and options. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// With all that is wrong with them.
+    pub fn new(url: &str, options: Options) -> Result<Self, SinkError> {
+        RabbitConfig::new(url, options).map(Self::from)
+    }
+}
+
+impl From<RabbitConfig> for RabbitSink {
+    fn from(config: RabbitConfig) -> Self {
+        let turns = Semaphore::new(config.connections);
+        Self(Arc::new(Inner { config, turns, idle: Mutex::default(), host: Mutex::default() }))
+    }
+}
+
+impl fmt::Display for RabbitSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.config.address.fmt(f)
+    }
+}
+
+impl Dispatcher for RabbitSink {
+    async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
+        dispatch_one(self, delivery).await
+    }
+
+    async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
+        let mut waiting: Vec<usize> = (0..batch.len()).collect();
+        let mut stride = waiting.len();
+        while !waiting.is_empty() {
+            let taken = match self.0.line().await {
+                Ok(taken) => taken,
+                Err(error) => return fail_rest(batch.len(), &error, receipts),
+            };
+            let rest = waiting.split_off(stride.min(waiting.len()));
+            match send(&self.0.config, &taken.line, batch, &waiting, receipts).await {
+                End::Complete => {
+                    taken.give_back();
+                    waiting = rest;
+                    stride = stride.saturating_mul(2);
+                }
+                End::Given(error) => return fail_rest(batch.len(), &error, receipts),
+                End::Closed { unconfirmed, error } => match of_end(&error) {
+                    Concerns::All(error) => return fail_rest(batch.len(), &error, receipts),
+                    Concerns::One(error) => {
+                        waiting = unconfirmed;
+                        stride = (waiting.len() / PIECES).max(1);
+                        // Alone: nobody else can have been the cause.
+                        if let [culprit] = waiting[..] {
+                            receipts.record(culprit, Err(error));
+                            waiting.clear();
+                        }
+                        waiting.extend(rest);
+                    }
+                },
+            }
+        }
+    }
+
+    fn batch_limit(&self) -> usize {
+        BATCH
+    }
+}
+
+/// Gives all events one outcome of which nothing else is known.
+fn fail_rest(len: usize, error: &DispatchError, receipts: &mut Receipts) {
+    for index in 0..len {
+        receipts.record(index, Err(error.clone()));
+    }
+}
