@@ -52,6 +52,13 @@ pub(super) fn of_end(error: &lapin::Error) -> Concerns {
     }
 }
 
+/// The largest message that the broker takes, if that is what it complains of.
+pub(super) fn size_limit(error: &lapin::Error) -> Option<usize> {
+    let ErrorKind::ProtocolError(said) = error.kind() else { return None };
+    let (_, limit) = said.get_message().as_str().rsplit_once("larger than configured max size ")?;
+    limit.trim().parse().ok()
+}
+
 /// The broker's words about a message that it returned.
 pub(super) fn words(returned: &BasicReturnMessage) -> String {
     format!("{} {}", returned.reply_code, returned.reply_text)

@@ -10,7 +10,8 @@
 //! RabbitMQ answers a message that it cannot take by closing the channel, without saying which message it was, and with it
 //! all others on their way are lost sight of. So each batch has a connection to itself while it is sent, and what was not
 //! confirmed is sent again in ever smaller parts, until the one that is to blame is alone: only that one is rejected, and the
-//! rest arrives.
+//! rest arrives, some of it twice. How large a message may be the sink learns by the first refusal: from then on those that
+//! are larger are sent alone, at nobody's cost.
 //!
 //! # Order
 //! Events of a batch are published in their order on one channel, and a queue stores them so. What has to be sent again after

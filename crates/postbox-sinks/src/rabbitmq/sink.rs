@@ -1,13 +1,14 @@
 //! [`RabbitSink`]: the connections, and how a batch goes over one of them.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use postbox_core::{Delivery, DispatchError, Dispatcher, Receipts};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::config::RabbitConfig;
-use super::error::{Concerns, of_end};
+use super::error::{Concerns, of_end, size_limit};
 use super::line::Line;
 use super::publish::{End, send};
 use crate::dispatch_one;
@@ -37,6 +38,8 @@ struct Inner {
     idle: Mutex<Vec<Line>>,
     /// The host that answered last.
     host: Mutex<usize>,
+    /// The largest message that the broker said it takes, when it refused one.
+    largest: AtomicUsize,
 }
 
 impl fmt::Debug for Inner {
@@ -79,6 +82,28 @@ impl Inner {
         };
         Ok(Taken { line, sink: self, _turn: turn })
     }
+
+    /// Whom it concerns; what it tells about sizes is kept.
+    fn learn(&self, error: &lapin::Error) -> Concerns {
+        if let Some(limit) = size_limit(error) {
+            self.largest.store(limit, Ordering::Relaxed);
+        }
+        of_end(error)
+    }
+
+    /// Whether the broker will close the channel over it, by what is known.
+    fn is_suspect(&self, delivery: &Delivery) -> bool {
+        delivery.payload.len() > self.largest.load(Ordering::Relaxed)
+    }
+
+    /// How many of those that wait go together: as many as may, but a suspect alone.
+    fn next_part(&self, batch: &[Delivery], waiting: &[usize], most: usize) -> usize {
+        let most = most.min(waiting.len());
+        match waiting[..most].iter().position(|index| self.is_suspect(&batch[*index])) {
+            Some(first) => first.max(1),
+            None => most,
+        }
+    }
 }
 
 impl RabbitSink {
@@ -94,7 +119,13 @@ impl RabbitSink {
 impl From<RabbitConfig> for RabbitSink {
     fn from(config: RabbitConfig) -> Self {
         let turns = Semaphore::new(config.connections);
-        Self(Arc::new(Inner { config, turns, idle: Mutex::default(), host: Mutex::default() }))
+        Self(Arc::new(Inner {
+            config,
+            turns,
+            idle: Mutex::default(),
+            host: Mutex::default(),
+            largest: AtomicUsize::new(usize::MAX),
+        }))
     }
 }
 
@@ -117,23 +148,28 @@ impl Dispatcher for RabbitSink {
                 Ok(taken) => taken,
                 Err(error) => return fail_rest(batch.len(), &error, receipts),
             };
-            let rest = waiting.split_off(stride.min(waiting.len()));
+            let rest = waiting.split_off(self.0.next_part(batch, &waiting, stride));
             match send(&self.0.config, &taken.line, batch, &waiting, receipts).await {
                 End::Complete => {
                     taken.give_back();
+                    // Somebody gave the broker a larger limit.
+                    if waiting.iter().any(|index| self.0.is_suspect(&batch[*index])) {
+                        self.0.largest.store(usize::MAX, Ordering::Relaxed);
+                    }
                     waiting = rest;
                     stride = stride.saturating_mul(2);
                 }
                 End::Given(error) => return fail_rest(batch.len(), &error, receipts),
-                End::Closed { unconfirmed, error } => match of_end(&error) {
+                End::Closed { unconfirmed, error } => match self.0.learn(&error) {
                     Concerns::All(error) => return fail_rest(batch.len(), &error, receipts),
                     Concerns::One(error) => {
                         waiting = unconfirmed;
-                        stride = (waiting.len() / PIECES).max(1);
-                        // Alone: nobody else can have been the cause.
                         if let [culprit] = waiting[..] {
+                            // Alone: nobody else can have been the cause.
                             receipts.record(culprit, Err(error));
                             waiting.clear();
+                        } else if !waiting.iter().any(|index| self.0.is_suspect(&batch[*index])) {
+                            stride = (waiting.len() / PIECES).max(1);
                         }
                         waiting.extend(rest);
                     }

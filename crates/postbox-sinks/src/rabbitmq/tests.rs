@@ -4,7 +4,7 @@ use postbox_core::testing::delivery;
 use postbox_core::{DispatchErrorKind, Payload};
 
 use super::config::RabbitConfig;
-use super::error::{Concerns, of_end};
+use super::error::{Concerns, of_end, size_limit};
 use super::message::outgoing;
 use crate::options::Options;
 
@@ -68,7 +68,7 @@ fn what_amqp_cannot_carry_is_rejected() {
     event.destination = Some("k".repeat(256).into());
     assert!(refused(&event).contains("the routing key has 256 bytes"));
     event.destination = None;
-    event.payload = Payload::Bytes { bytes: [].into(), content_type: "t".repeat(256).into() };
+    event.payload = Payload::Bytes { bytes: [].into(), content_type: "t".repeat(256) };
     assert!(refused(&event).contains("the content type has 256 bytes"));
 }
 
@@ -96,6 +96,9 @@ fn every_closing_has_its_class() {
     ] {
         assert_eq!(of(code, words), class, "{code}");
     }
+    let words = "PRECONDITION_FAILED - message size 2 is larger than configured max size 1000";
+    let error = AMQPError::from_id(406, words.into()).unwrap();
+    assert_eq!(size_limit(&lapin::ErrorKind::ProtocolError(error).into()), Some(1000));
     let lost = lapin::Error::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
     assert!(matches!(of_end(&lost), Concerns::All(error) if error.kind() == Unavailable));
 }

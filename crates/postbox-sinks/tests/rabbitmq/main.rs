@@ -37,9 +37,9 @@ impl Rabbit {
     }
 
     /// The one for a test of the suite: a test that stops its broker has it for itself.
-    async fn of_test() -> Result<Self, String> {
+    fn of_test() -> impl Future<Output = Result<Self, String>> {
         let stops = std::thread::current().name().is_some_and(|test| test.contains("a_broker_that_restarts"));
-        if stops { Self::private() } else { Self::shared() }
+        std::future::ready(if stops { Self::private() } else { Self::shared() })
     }
 
     fn sink_as(login: &str, addr: SocketAddr, more: &[(&str, &str)]) -> RabbitSink {

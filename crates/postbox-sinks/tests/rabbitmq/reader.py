@@ -1,6 +1,7 @@
 """Asks a RabbitMQ node by pika, another implementation of AMQP than the sink's.
 
 reader.py URL declare QUEUE [ARGUMENTS as JSON]   makes a durable queue
+reader.py URL transient QUEUE                     makes a queue that confirms without a disk
 reader.py URL bind EXCHANGE TYPE QUEUE KEY        makes a durable exchange and binds a durable queue to it
 reader.py URL read QUEUE                          prints all messages as JSON lines, and leaves them where they are
 """
@@ -20,6 +21,8 @@ def main(url, command, *args):
     channel = connection.channel()
     if command == "declare":
         channel.queue_declare(args[0], durable=True, arguments=json.loads(args[1]) if args[1:] else None)
+    elif command == "transient":
+        channel.queue_declare(args[0], durable=False)
     elif command == "bind":
         exchange, kind, queue, key = args
         channel.exchange_declare(exchange, exchange_type=kind, durable=True)
