@@ -14,6 +14,8 @@ const BROKER_NEEDS: &[(&str, &str)] = &[
     ("redis-server", "redis-server"),
     ("redis-cli", "redis-tools"),
     (rabbitmq::SERVER, "rabbitmq-server"),
+    // A client of RabbitMQ that is not the sink's.
+    ("/usr/lib/python3/dist-packages/pika", "python3-pika"),
     ("kcat", "kcat"),
     // Kafka and Pulsar: see `jars`.
     ("java", "default-jre-headless"),

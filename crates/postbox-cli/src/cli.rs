@@ -82,7 +82,8 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
         _ => Format::Text,
     };
     // Commands speak for themselves; their log is for those who ask for it by RUST_LOG.
-    logs::start(format, if name == "relay" { "info,sqlx=warn" } else { "off" });
+    // The client of RabbitMQ would log payloads; whatever it complains of is an error of ours too.
+    logs::start(format, if name == "relay" { "info,sqlx=warn,lapin=off" } else { "off" });
     let env = environment(std::env::vars_os());
     let flags = Flags::from_matches(matches);
     let config = match Config::load(&Inputs { dir: Path::new(""), env: &env, flags: &flags }) {

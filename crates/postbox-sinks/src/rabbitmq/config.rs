@@ -32,7 +32,7 @@ pub struct RabbitConfig {
     /// In seconds; 0 is what the broker says.
     pub(super) heartbeat: u16,
     pub(super) connections: usize,
-    pub(super) confirm_timeout: Duration,
+    pub(super) timeout: Duration,
     pub(super) connect_timeout: Duration,
 }
 
@@ -77,7 +77,7 @@ impl RabbitConfig {
             connections: options
                 .number("connections", 1..=256)
                 .map_or(4, |number| usize::try_from(number).unwrap_or(1)),
-            confirm_timeout: limit(&mut options, "confirm_timeout", 10),
+            timeout: limit(&mut options, "timeout", 5),
             connect_timeout: limit(&mut options, "connect_timeout", 5),
             address,
         };

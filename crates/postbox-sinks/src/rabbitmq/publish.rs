@@ -128,7 +128,7 @@ impl<'a> Flight<'a> {
 
     /// Waits for confirmations and records them.
     async fn advance(&mut self, receipts: &mut Receipts) -> Result<(), DispatchError> {
-        let first = match timeout(self.config.confirm_timeout, self.flying.next()).await {
+        let first = match timeout(self.config.timeout, self.flying.next()).await {
             Ok(Some(first)) => first,
             Ok(None) => return Ok(()),
             Err(_) => return Err(self.silence().await),
@@ -180,7 +180,7 @@ impl<'a> Flight<'a> {
 
     /// Why nothing is confirmed any more.
     async fn silence(&mut self) -> DispatchError {
-        let limit = self.config.confirm_timeout;
+        let limit = self.config.timeout;
         if let Some(reason) = self.line.blocked() {
             return DispatchError::unavailable(format!("RabbitMQ blocks publishers: {reason}"));
         }

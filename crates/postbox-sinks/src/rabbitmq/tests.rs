@@ -21,7 +21,7 @@ fn urls_and_options() {
     assert_eq!(config("amqp://broker/%2F", &[]).unwrap().vhost, "/");
     let full = config(
         "amqp://app:p%40ss@a:1,b/shop?exchange=events&heartbeat=30s&frame_max=64KiB&mandatory=false",
-        &[("destination", "{tenant_id}.{topic}"), ("confirm_timeout", "2s"), ("connections", "1")],
+        &[("destination", "{tenant_id}.{topic}"), ("timeout", "2s"), ("connections", "1")],
     )
     .unwrap();
     assert_eq!((full.vhost.as_str(), full.exchange.as_str(), full.mandatory), ("shop", "events", false));
@@ -46,6 +46,12 @@ fn what_is_wrong_is_told() {
         assert!(text.contains(part), "{text}");
         assert!(!text.contains("Zq9"), "{text}");
     }
+}
+
+#[test]
+fn the_book_has_every_option() {
+    let error = config("amqp://broker", &[("no_such", "1")]).unwrap_err();
+    crate::options::assert_documented(&error, include_str!("../../../../docs/book/sinks/rabbitmq.md"));
 }
 
 #[test]

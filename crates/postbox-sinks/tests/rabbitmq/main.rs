@@ -43,7 +43,7 @@ impl Rabbit {
     }
 
     fn sink_as(login: &str, addr: SocketAddr, more: &[(&str, &str)]) -> RabbitSink {
-        let url = format!("amqp://{login}@{addr}?confirm_timeout=2s&connect_timeout=4s");
+        let url = format!("amqp://{login}@{addr}?timeout=2s&connect_timeout=4s");
         RabbitSink::new(&url, options(more)).unwrap()
     }
 }

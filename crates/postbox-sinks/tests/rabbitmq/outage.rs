@@ -1,5 +1,7 @@
 //! What is wrong with the broker is nobody's fault: the events wait.
 
+use std::io::Read as _;
+use std::net::TcpListener;
 use std::time::Duration;
 
 use postbox_core::DispatchErrorKind;
@@ -44,6 +46,22 @@ async fn a_virtual_host_and_an_exchange_that_are_not_for_us_are_waited_for() {
     let error = refused(&sink, &event("some.topic", 1), PATIENCE).await;
     assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("ACCESS_REFUSED"), "{error}");
+}
+
+/// The client itself would wait for the greeting for ever, in a thread of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_who_does_not_greet_is_left_alone_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("amqp://{}?connect_timeout=500ms", listener.local_addr().unwrap());
+    let sink = super::RabbitSink::new(&url, super::options(&[])).unwrap();
+    let error = refused(&sink, &event("some.topic", 1), PATIENCE).await;
+    assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("no answer within 500ms"), "{error}");
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut greeting = Vec::new();
+    stream.read_to_end(&mut greeting).expect("the end of the connection");
+    assert_eq!(greeting, b"AMQP\0\0\x09\x01");
 }
 
 #[tokio::test(flavor = "multi_thread")]

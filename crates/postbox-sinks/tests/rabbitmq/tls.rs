@@ -29,7 +29,7 @@ async fn certificates_are_checked_on_both_sides() {
     let (ca, cert, key) = (made.text("ca.pem"), made.text("client.pem"), made.text("client.key"));
     let all = [("tls_ca", ca.as_str()), ("tls_cert", cert.as_str()), ("tls_key", key.as_str())];
     let sink = |given: &[(&str, &str)]| {
-        let url = format!("amqps://guest:guest@127.0.0.1:{port}?confirm_timeout=2s");
+        let url = format!("amqps://guest:guest@127.0.0.1:{port}?timeout=2s");
         RabbitSink::new(&url, options(given)).unwrap()
     };
     deliver(&sink(&all), &[event(&topic, 1)], Duration::from_secs(30)).await;
