@@ -6,7 +6,7 @@
 //! - [`mod@file`] – JSON lines in a file: durable, safe with several writers, repairs what a crash left behind.
 //! - `http` – webhooks: a signed request for each event (feature `http`).
 //! - [`stdout`] – JSON lines to a pipe, and [`NullSink`], which discards.
-//! - `nats` – NATS JetStream; `rabbitmq` – RabbitMQ; `redis` – Redis Streams.
+//! - `kafka` – Kafka; `nats` – NATS JetStream; `rabbitmq` – RabbitMQ; `redis` – Redis Streams.
 //! - [`encode`] – the form of a line, and of a message: headers, CloudEvents.
 //! - [`options`] and [`address`] – what a sink is told, checked; [`destination`] – where at a broker an event goes.
 //! - [`url`] – which sink a URL means.
@@ -25,6 +25,8 @@ pub mod encode;
 pub mod file;
 #[cfg(feature = "http")]
 pub mod http;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod options;
@@ -41,6 +43,8 @@ pub use encode::{CloudEvents, Encoding, Message, encode_line, standard_headers};
 pub use file::FileSink;
 #[cfg(feature = "http")]
 pub use http::HttpSink;
+#[cfg(feature = "kafka")]
+pub use kafka::KafkaSink;
 #[cfg(feature = "nats")]
 pub use nats::NatsSink;
 pub use options::Options;

@@ -23,7 +23,12 @@ struct Known {
 
 /// The sinks that a cargo feature brings.
 const KNOWN: [Known; 6] = [
-    Known { name: "Kafka", feature: "kafka", built: false, schemes: &["kafka", "kafka+ssl"] },
+    Known {
+        name: "Kafka",
+        feature: "kafka",
+        built: cfg!(feature = "kafka"),
+        schemes: &["kafka", "kafka+ssl"],
+    },
     Known {
         name: "NATS",
         feature: "nats",
@@ -83,6 +88,8 @@ macro_rules! any_sink {
 
 any_sink! {
     File(FileSink) = "JSON lines in a file.",
+    #[cfg(feature = "kafka")]
+    Kafka(crate::kafka::KafkaSink) = "Topics of Kafka.",
     Stdout(StdoutSink) = "JSON lines on standard output.",
     Null(NullSink) = "Nothing: every event is discarded.",
     #[cfg(feature = "nats")]
@@ -159,6 +166,8 @@ impl AnySink {
             "stdout" | "null" if !matches!(rest, "" | "//") => fail(format!("nothing may follow {scheme}:")),
             "stdout" => Reader::new(url, options).finish().map(|()| Self::Stdout(StdoutSink::new())),
             "null" => Reader::new(url, options).finish().map(|()| Self::Null(NullSink)),
+            #[cfg(feature = "kafka")]
+            "kafka" | "kafka+ssl" => crate::kafka::KafkaSink::new(url, options).map(Self::Kafka),
             #[cfg(feature = "nats")]
             "nats" | "nats+tls" | "tls" => crate::nats::NatsSink::new(url, options).map(Self::Nats),
             #[cfg(feature = "rabbitmq")]

@@ -1,13 +1,16 @@
 //! An Apache Kafka of our own: one process that is broker and controller.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use super::broker::{Plan, free_addr, server};
 use super::instance::{Launch, Ready};
 use super::java;
 use super::options::ServerOptions;
+use super::run;
 
 /// Any will do; clients ask for none.
 const CLUSTER: &str = "cG9zdGJveC10ZXN0LTEyMw";
@@ -40,6 +43,24 @@ server! {
 }
 
 impl KafkaServer {
+    /// Starts a private broker that tells its clients to come to this address: that of a proxy. For Kafka's clients
+    /// ask whom they reach first where the brokers are, and go there.
+    pub fn try_behind(proxy: SocketAddr, options: &ServerOptions) -> Result<Self, String> {
+        Self::try_with(&ServerOptions { advertised: Some(proxy), ..options.clone() })
+    }
+
+    /// Runs a class of the private broker's own tools on it, past any login: what it printed, or what it complained of.
+    pub fn tool(&self, class: &str, args: &[&str]) -> Result<String, String> {
+        let dir = self.dir().ok_or("only a private broker has its tools")?;
+        let settings =
+            fs::read_to_string(dir.join("server.properties")).map_err(|error| error.to_string())?;
+        let internal = settings.split("INTERNAL://").nth(1).and_then(|rest| rest.split(',').next());
+        let all = java::command("kafka")?;
+        let mut command = Command::new(&all[0]);
+        command.args(&all[1..]).args([class, "--bootstrap-server", internal.unwrap_or_default()]).args(args);
+        run(&mut command)
+    }
+
     /// The address as Kafka's clients want it, `host:port`.
     pub fn bootstrap(&self) -> String {
         self.addr().to_string()
@@ -51,11 +72,12 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
     options.without_tls("Kafka")?;
     let mut command = java::command("kafka")?;
     let (client, internal, controller) = (free_addr()?, free_addr()?, free_addr()?);
+    let advertised = options.advertised.unwrap_or(client);
     let data = dir.join("data");
     let protocol = if options.login.is_some() { "SASL_PLAINTEXT" } else { "PLAINTEXT" };
     let mut lines = vec![
         format!("listeners=CLIENT://{client},INTERNAL://{internal},CONTROLLER://{controller}"),
-        format!("advertised.listeners=CLIENT://{client},INTERNAL://{internal}"),
+        format!("advertised.listeners=CLIENT://{advertised},INTERNAL://{internal}"),
         format!("listener.security.protocol.map=CLIENT:{protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"),
         format!("controller.quorum.voters=1@{controller}"),
         format!("log.dirs={}", data.display()),

@@ -1,5 +1,7 @@
 //! What a test may want of its broker.
 
+use std::net::SocketAddr;
+
 /// How a private broker is to be; what is not said is as the broker has it, and nobody has to log in.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
@@ -8,6 +10,8 @@ pub struct ServerOptions {
     pub(crate) max_message: Option<usize>,
     pub(crate) tls: bool,
     pub(crate) settings: Vec<String>,
+    /// Where clients are told to come to; see [`KafkaServer::try_behind`](super::KafkaServer::try_behind).
+    pub(crate) advertised: Option<SocketAddr>,
 }
 
 impl ServerOptions {
