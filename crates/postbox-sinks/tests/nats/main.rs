@@ -2,6 +2,7 @@
 #![cfg(feature = "nats")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
+mod creds;
 #[path = "../support/mod.rs"]
 mod support;
 mod wire;
@@ -151,6 +152,24 @@ async fn every_login_that_a_server_wants() {
         assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("refuses the credentials"), "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_credentials_opens_a_server_of_an_operator() {
+    let operator = creds::Operator::make();
+    let server = broker_or_skip!(NatsServer::try_with(&ServerOptions::new().setting(&operator.settings)));
+    let url = format!("nats://{}", server.addr());
+    let file = operator.creds.display().to_string();
+    // There is no stream, and nothing else that is wrong.
+    let sink = NatsSink::new(&url, options(&[("creds", &file)])).unwrap();
+    let error = sink.dispatch(&event(&fresh("creds"), 1)).await.unwrap_err().to_string();
+    assert!(error.contains("there is none yet"), "{error}");
+    // Another file in its place is read at the next connection.
+    let sink = NatsSink::new(&url, options(&[("creds", &file)])).unwrap();
+    std::fs::write(&operator.creds, "no credentials").unwrap();
+    let error = sink.dispatch(&event(&fresh("creds"), 1)).await.unwrap_err();
+    assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("the credentials in"), "{error}");
 }
 
 /// A pair that the documentation of NATS uses; nobody's.
