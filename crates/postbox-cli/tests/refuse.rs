@@ -284,15 +284,7 @@ fn settings() {
     let sunk = |more: &[&'static str]| relay(&[&["--sink", "null:"], more].concat());
     place.file("typo.toml", "[relay]\nbatchsize = 5\n");
     place.file("broken.toml", "database_url = \"postgres://app:Zq9@db\nx");
-    place.file("option.toml", "sink = \"a\"\n[sinks.a]\nurl = \"file:x.jsonl\"\npassword = \"Zq9\"\n");
-    place.file("place.toml", "[[route]]\ntopic = \"**\"\nsink = \"null:\"\ndestination = \"{tpoic}\"\n");
-    place.file("route.toml", "[[route]]\ntopic = \"org.*x\"\nsink = \"null:\"\n");
-    place.file(
-        "nowhere.toml",
-        "[[route]]\ntopic = \"org.**\"\nsink = \"mian\"\n[sinks.main]\nurl = \"null:\"\n",
-    );
-    let (invalid, unknown, bad_sink) =
-        ("OUTBOX_CONFIG_INVALID", "OUTBOX_CONFIG_UNKNOWN_KEY", "OUTBOX_SINK_INVALID");
+    let (invalid, unknown) = ("OUTBOX_CONFIG_INVALID", "OUTBOX_CONFIG_UNKNOWN_KEY");
     for case in [
         case(
             "key in the file",
@@ -337,6 +329,28 @@ fn settings() {
             &["relay.tenants = \"acme,acme\" names \"acme\" twice (from --tenants)"],
         ),
         case("no sink", &relay(&[]), 2, "OUTBOX_CONFIG_MISSING", &["sink is not set", "OUTBOX_SINK"]),
+        case("log format", &sunk(&["--log-format", "xml"]), 2, invalid, &["text, json"]),
+        case("code", &["explain", "TABEL_MISSING"], 2, invalid, &["Did you mean TABLE_MISSING?"]),
+    ] {
+        case.check(&place);
+    }
+}
+
+#[test]
+fn sinks_and_routes() {
+    let place = Place::new();
+    let relay = |more: &[&'static str]| {
+        ["relay", "--table", TABLE].into_iter().chain(more.iter().copied()).collect::<Vec<_>>()
+    };
+    place.file("option.toml", "sink = \"a\"\n[sinks.a]\nurl = \"file:x.jsonl\"\npassword = \"Zq9\"\n");
+    place.file("place.toml", "[[route]]\ntopic = \"**\"\nsink = \"null:\"\ndestination = \"{tpoic}\"\n");
+    place.file("route.toml", "[[route]]\ntopic = \"org.*x\"\nsink = \"null:\"\n");
+    place.file(
+        "nowhere.toml",
+        "[[route]]\ntopic = \"org.**\"\nsink = \"mian\"\n[sinks.main]\nurl = \"null:\"\n",
+    );
+    let (invalid, bad_sink) = ("OUTBOX_CONFIG_INVALID", "OUTBOX_SINK_INVALID");
+    for case in [
         case("sink", &relay(&["--sink", "ftp://app:Zq9@host/x"]), 2, bad_sink, &["the scheme is not known"]),
         case(
             "sink of another build",
@@ -383,8 +397,6 @@ fn settings() {
             "OUTBOX_ROUTE_INVALID",
             &[],
         ),
-        case("log format", &sunk(&["--log-format", "xml"]), 2, invalid, &["text, json"]),
-        case("code", &["explain", "TABEL_MISSING"], 2, invalid, &["Did you mean TABLE_MISSING?"]),
     ] {
         case.check(&place);
     }

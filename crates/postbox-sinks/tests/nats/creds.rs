@@ -22,9 +22,9 @@ impl Operator {
             "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,
             "mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1,
         });
-        let of_operator = token(&operator, &operator, json!({ "type": "operator", "version": 2 }));
+        let of_operator = token(&operator, &operator, &json!({ "type": "operator", "version": 2 }));
         let of_account = |key: &KeyPair, limits: &Value| {
-            token(&operator, key, json!({ "type": "account", "version": 2, "limits": limits }))
+            token(&operator, key, &json!({ "type": "account", "version": 2, "limits": limits }))
         };
         let no_storage = json!({
             "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,
@@ -39,7 +39,7 @@ impl Operator {
         let of_user = token(
             &account,
             &user,
-            json!({ "type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1, "pub": {}, "sub": {} }),
+            &json!({ "type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1, "pub": {}, "sub": {} }),
         );
         let dir = tempfile::tempdir().unwrap();
         let creds = dir.path().join("user.creds");
@@ -54,7 +54,7 @@ impl Operator {
 }
 
 /// A token about `subject`, signed by `issuer`.
-fn token(issuer: &KeyPair, subject: &KeyPair, nats: Value) -> String {
+fn token(issuer: &KeyPair, subject: &KeyPair, nats: &Value) -> String {
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let header = part(&json!({ "typ": "JWT", "alg": "ed25519-nkey" }));
     let claims = part(&json!({
