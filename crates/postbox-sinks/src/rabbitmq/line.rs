@@ -51,7 +51,7 @@ impl Line {
         let port = if config.encrypted { 5671 } else { 5672 };
         let shown = host.with_port(port);
         // Whatever goes wrong from here on, or whoever drops this: no half-open connection is left behind.
-        let cutter = Cutter::default();
+        let cutter = Cutter::armed();
         let opening = Self::open_with(config, host, host.port.unwrap_or(port), cutter);
         match timeout(config.connect_timeout, opening).await {
             Ok(Ok(line)) => Ok(line),
@@ -69,7 +69,7 @@ impl Line {
         port: u16,
         cutter: Cutter,
     ) -> Result<Self, lapin::Error> {
-        let (tls, limit, wire) = (tls(config)?, config.connect_timeout, cutter.wire());
+        let (tls, limit, wire) = (tls(config)?, config.connect_timeout, cutter.wire.clone());
         // Its type has no name here: so it is this one that is asked, and not the same that is handed in.
         let runtime = lapin::runtime::default_runtime()?;
         let own = runtime.clone();
@@ -96,6 +96,17 @@ impl Line {
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;
         Ok(Self { connection, channel, events, cutter })
+    }
+
+    /// A batch begins on it: from now on it is cut when it is dropped, because what was not sent yet is not to be sent later.
+    /// Whoever gave it up has it sent again.
+    pub(super) fn begin(&mut self) {
+        self.cutter.armed = true;
+    }
+
+    /// All of the batch is confirmed: when it is dropped now it takes its leave from the broker.
+    pub(super) fn finish(&mut self) {
+        self.cutter.armed = false;
     }
 
     /// Whether it can be used for another batch.
@@ -138,13 +149,6 @@ impl Line {
             Poll::Ready(())
         })
         .await;
-    }
-}
-
-impl Drop for Line {
-    fn drop(&mut self) {
-        // What was not sent yet is not to be sent later: whoever gave it up has it sent again.
-        self.cutter.cut();
     }
 }
 
@@ -202,8 +206,12 @@ fn tls(config: &RabbitConfig) -> Result<OwnedTLSConfig, std::io::Error> {
 
 /// Ends a connection from outside. The client has no way to: it waits for the broker's farewell, and for ever for the
 /// greeting of one that says nothing.
-#[derive(Debug, Default)]
-struct Cutter(Wire);
+#[derive(Debug)]
+struct Cutter {
+    wire: Wire,
+    /// Whether it cuts when it is dropped.
+    armed: bool,
+}
 
 /// The connection's socket, once there is one.
 #[derive(Debug, Clone, Default)]
@@ -218,18 +226,16 @@ enum Socket {
 }
 
 impl Cutter {
-    fn wire(&self) -> Wire {
-        self.0.clone()
-    }
-
-    fn cut(&self) {
-        self.0.set(Socket::Cut);
+    fn armed() -> Self {
+        Self { wire: Wire::default(), armed: true }
     }
 }
 
 impl Drop for Cutter {
     fn drop(&mut self) {
-        self.cut();
+        if self.armed {
+            self.wire.set(Socket::Cut);
+        }
     }
 }
 

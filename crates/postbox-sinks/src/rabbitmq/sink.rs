@@ -58,7 +58,8 @@ struct Taken<'a> {
 impl Taken<'_> {
     /// Everything on it is confirmed: the next batch may have it.
     fn give_back(self) {
-        let Self { line, sink, _turn } = self;
+        let Self { mut line, sink, _turn } = self;
+        line.finish();
         sink.idle.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 }
@@ -67,7 +68,7 @@ impl Inner {
     async fn line(&self) -> Result<Taken<'_>, DispatchError> {
         // It is never closed.
         let turn = self.turns.acquire().await.map_err(DispatchError::retry)?;
-        let line = loop {
+        let mut line = loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             match idle {
                 Some(line) if line.is_up() => break line,
@@ -80,6 +81,7 @@ impl Inner {
                 }
             }
         };
+        line.begin();
         Ok(Taken { line, sink: self, _turn: turn })
     }
 

@@ -22,6 +22,11 @@ async fn certificates_are_checked_on_both_sides() {
     }
     wishes =
         wishes.setting("ssl_options.verify = verify_peer").setting("ssl_options.fail_if_no_peer_cert = true");
+    for setting in
+        ["auth_mechanisms.1 = PLAIN", "auth_mechanisms.2 = EXTERNAL", "ssl_cert_login_from = common_name"]
+    {
+        wishes = wishes.setting(setting);
+    }
     let rabbit = broker_or_skip!(RabbitServer::try_with(&wishes));
     let topic = fresh("tls");
     reader::ask(rabbit.url(), &["declare", &topic]);
@@ -34,8 +39,19 @@ async fn certificates_are_checked_on_both_sides() {
     };
     deliver(&sink(&all), &[event(&topic, 1)], Duration::from_secs(30)).await;
     assert_eq!(reader::read(rabbit.url(), &topic).len(), 1);
+    // Who the certificate names is a user.
+    let plugins = rabbit.dir().unwrap().join("plugins");
+    std::fs::write(&plugins, "[rabbitmq_auth_mechanism_ssl].\n").unwrap();
+    rabbit.ctl(&["eval", &format!("rabbit_plugins:ensure({:?}).", plugins.display().to_string())]).unwrap();
+    rabbit.ctl(&["add_user", "client", "of no use"]).unwrap();
+    rabbit.ctl(&["set_permissions", "client", "", ".*", ""]).unwrap();
+    let url = format!("amqps://127.0.0.1:{port}?timeout=2s&auth=external");
+    let by_certificate = RabbitSink::new(&url, options(&all)).unwrap();
+    deliver(&by_certificate, &[event(&topic, 2)], Duration::from_secs(30)).await;
+    assert_eq!(reader::read(rabbit.url(), &topic).len(), 2);
+
     for missing in [&all[1..], &all[..1]] {
-        let error = refused(&sink(missing), &event(&topic, 2), Duration::from_secs(20)).await;
+        let error = refused(&sink(missing), &event(&topic, 3), Duration::from_secs(20)).await;
         assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
     }
 }
