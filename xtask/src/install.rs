@@ -27,6 +27,9 @@ const BROKER_NEEDS: &[(&str, &str)] = &[
     ("make", "make"),
     ("/usr/include/zlib.h", "zlib1g-dev"),
     ("protoc", "protobuf-compiler"),
+    // TLS for Kafka.
+    ("pkg-config", "pkg-config"),
+    ("/usr/include/openssl/ssl.h", "libssl-dev"),
 ];
 
 /// Runs apt-get, `$@` being its arguments. What it installs must not start servers on the machine's usual ports: Debian asks
