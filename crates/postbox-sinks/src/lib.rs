@@ -6,7 +6,7 @@
 //! - [`mod@file`] – JSON lines in a file: durable, safe with several writers, repairs what a crash left behind.
 //! - `http` – webhooks: a signed request for each event (feature `http`).
 //! - [`stdout`] – JSON lines to a pipe, and [`NullSink`], which discards.
-//! - `kafka` – Kafka; `nats` – NATS JetStream; `rabbitmq` – RabbitMQ; `redis` – Redis Streams.
+//! - `kafka` – Kafka; `nats` – NATS JetStream; `pulsar` – Pulsar; `rabbitmq` – RabbitMQ; `redis` – Redis Streams.
 //! - [`encode`] – the form of a line, and of a message: headers, CloudEvents.
 //! - [`options`] and [`address`] – what a sink is told, checked; [`destination`] – where at a broker an event goes.
 //! - [`url`] – which sink a URL means.
@@ -30,6 +30,8 @@ pub mod kafka;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod options;
+#[cfg(feature = "pulsar")]
+pub mod pulsar;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
@@ -48,6 +50,8 @@ pub use kafka::KafkaSink;
 #[cfg(feature = "nats")]
 pub use nats::NatsSink;
 pub use options::Options;
+#[cfg(feature = "pulsar")]
+pub use pulsar::PulsarSink;
 #[cfg(feature = "rabbitmq")]
 pub use rabbitmq::RabbitSink;
 #[cfg(feature = "redis")]

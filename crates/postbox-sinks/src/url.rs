@@ -42,7 +42,12 @@ const KNOWN: [Known; 6] = [
         schemes: &["amqp", "amqps"],
     },
     Known { name: "Redis", feature: "redis", built: cfg!(feature = "redis"), schemes: &["redis", "rediss"] },
-    Known { name: "Pulsar", feature: "pulsar", built: false, schemes: &["pulsar", "pulsar+ssl"] },
+    Known {
+        name: "Pulsar",
+        feature: "pulsar",
+        built: cfg!(feature = "pulsar"),
+        schemes: &["pulsar", "pulsar+ssl"],
+    },
     Known { name: "webhook", feature: "http", built: cfg!(feature = "http"), schemes: &["https", "http"] },
 ];
 
@@ -90,6 +95,8 @@ any_sink! {
     File(FileSink) = "JSON lines in a file.",
     #[cfg(feature = "kafka")]
     Kafka(crate::kafka::KafkaSink) = "Topics of Kafka.",
+    #[cfg(feature = "pulsar")]
+    Pulsar(crate::pulsar::PulsarSink) = "Topics of Pulsar.",
     Stdout(StdoutSink) = "JSON lines on standard output.",
     Null(NullSink) = "Nothing: every event is discarded.",
     #[cfg(feature = "nats")]
@@ -168,6 +175,8 @@ impl AnySink {
             "null" => Reader::new(url, options).finish().map(|()| Self::Null(NullSink)),
             #[cfg(feature = "kafka")]
             "kafka" | "kafka+ssl" => crate::kafka::KafkaSink::new(url, options).map(Self::Kafka),
+            #[cfg(feature = "pulsar")]
+            "pulsar" | "pulsar+ssl" => crate::pulsar::PulsarSink::new(url, options).map(Self::Pulsar),
             #[cfg(feature = "nats")]
             "nats" | "nats+tls" | "tls" => crate::nats::NatsSink::new(url, options).map(Self::Nats),
             #[cfg(feature = "rabbitmq")]

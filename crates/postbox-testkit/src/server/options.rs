@@ -10,7 +10,7 @@ pub struct ServerOptions {
     pub(crate) max_message: Option<usize>,
     pub(crate) tls: bool,
     pub(crate) settings: Vec<String>,
-    /// Where clients are told to come to; see [`KafkaServer::try_behind`](super::KafkaServer::try_behind).
+    /// Where clients are told to come to, by brokers that tell: see their `try_behind`.
     pub(crate) advertised: Option<SocketAddr>,
 }
 

@@ -1,6 +1,7 @@
 //! An Apache Pulsar of our own: broker, bookie and metadata in one process.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -70,6 +71,20 @@ impl PulsarServer {
     pub const TOKEN: &str =
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ0ZXN0In0.12ExaSzk-Ka-CM4NnIxEoe2MII1uZZNEsJ_RC38thQE";
 
+    /// Starts a private broker that tells its clients to come to this address: that of a proxy. For Pulsar's clients
+    /// ask whom they reach first who has a topic, and go there.
+    pub fn try_behind(proxy: SocketAddr, options: &ServerOptions) -> Result<Self, String> {
+        Self::try_with(&ServerOptions { advertised: Some(proxy), ..options.clone() })
+    }
+
+    /// Runs a program of one Java source file that uses Pulsar's own client: what it printed, or what it complained of.
+    pub fn java(&self, source: &Path, args: &[&str]) -> Result<String, String> {
+        let all = java::command("pulsar")?;
+        let mut command = Command::new(&all[0]);
+        command.args(&all[1..]).arg(source).args(args);
+        run(&mut command)
+    }
+
     /// Where the administration is, as `http://host:port`.
     pub fn admin_url(&self) -> &str {
         self.also().expect("a Pulsar without its second URL")
@@ -86,6 +101,10 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
     if let Some((settings, shown)) = authentication(dir, options)? {
         lines.extend(settings);
         header = format!("Authorization: {shown}\r\n");
+    }
+    if let Some(proxy) = options.advertised {
+        lines.push(format!("advertisedListeners=proxy:pulsar://{proxy}"));
+        lines.push("internalListenerName=proxy".to_owned());
     }
     if let Some(bytes) = options.max_message {
         lines.push(format!("maxMessageSize={bytes}"));
