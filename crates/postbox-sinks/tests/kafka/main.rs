@@ -1,6 +1,8 @@
 //! Events in a real Apache Kafka, read by kcat.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 #![cfg(feature = "kafka")]
 
+#[path = "../common/detour.rs"]
 mod detour;
 mod own;
 mod reader;

@@ -1,5 +1,5 @@
-//! A way to the broker that can be led elsewhere. Kafka tells its clients one address for good: this one, which leads to
-//! whatever proxy a test has put before the broker.
+//! A way to the broker that can be led elsewhere. Kafka and Pulsar tell their clients one address for good: this one, which leads
+//! to whatever proxy a test has put before the broker.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
