@@ -18,7 +18,8 @@ const BROKER_NEEDS: &[(&str, &str)] = &[
     ("/usr/lib/python3/dist-packages/pika", "python3-pika"),
     ("kcat", "kcat"),
     // Kafka and Pulsar: see `jars`.
-    ("java", "default-jre-headless"),
+    // A whole kit: tests read Pulsar by a program of its own client, from its source.
+    ("javac", "default-jdk-headless"),
     ("mvn", "maven"),
     // For certificates and passwords.
     ("openssl", "openssl"),
