@@ -78,6 +78,18 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
         ),
         _ => Ok(()),
     });
+    // And the program with all of them.
+    let tests = tests.and_then(|()| match extra {
+        [] => step(
+            "cargo test of the program and brokers",
+            cargo()
+                .args(["test", "--package", PROGRAM, "--features", "full", "--test", "brokers"])
+                .envs(brokers.iter().flat_map(Brokers::variables))
+                .env(postgres::URL_ENV, server.url("postgres"))
+                .env(SKIPS_ENV, &skips),
+        ),
+        _ => Ok(()),
+    });
     // And the page of the book that needs one of them and nothing else to install.
     let tests = tests.and_then(|()| match extra {
         [] => step(

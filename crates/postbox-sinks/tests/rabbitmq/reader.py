@@ -4,6 +4,7 @@ reader.py URL declare QUEUE [ARGUMENTS as JSON]   makes a durable queue
 reader.py URL transient QUEUE                     makes a queue that confirms without a disk
 reader.py URL bind EXCHANGE TYPE QUEUE KEY        makes a durable exchange and binds a durable queue to it
 reader.py URL read QUEUE                          prints all messages as JSON lines, and leaves them where they are
+reader.py URL ids QUEUE                           prints the event ids of all messages, quickly, and leaves them where they are
 """
 import base64
 import json
@@ -49,6 +50,16 @@ def main(url, command, *args):
             channel.basic_nack(last, multiple=True, requeue=True)
         # An answer of the queue's: by then they are back in it.
         channel.queue_declare(args[0], passive=True)
+    elif command == "ids":
+        left = channel.queue_declare(args[0], passive=True).method.message_count
+        if left:
+            for _, properties, _ in channel.consume(args[0]):
+                print(properties.headers["event_id"])
+                left -= 1
+                if not left:
+                    break
+            channel.basic_nack(0, multiple=True, requeue=True)
+            channel.cancel()
     else:
         sys.exit("no such command")
     connection.close()

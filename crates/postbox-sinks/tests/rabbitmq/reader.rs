@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use postbox_testkit::sink_suite::Received;
 use serde_json::Value;
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rabbitmq/reader.py");
+const SCRIPT: &str = include_str!("reader.py");
 
 /// A Python that has pika: Debian's package belongs to Debian's own.
 pub(crate) fn python() -> Result<&'static str, String> {
@@ -22,9 +22,14 @@ pub(crate) fn python() -> Result<&'static str, String> {
 /// Runs the script: what it printed.
 pub(crate) fn ask(url: &str, args: &[&str]) -> String {
     let python = python().unwrap();
-    let output = Command::new(python).arg(SCRIPT).arg(url).args(args).output().unwrap();
+    let output = Command::new(python).args(["-c", SCRIPT, url]).args(args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// The event ids of the messages of a queue.
+pub(crate) fn ids(url: &str, queue: &str) -> Vec<String> {
+    ask(url, &["ids", queue]).lines().map(str::to_owned).collect()
 }
 
 /// The messages of a queue, with all that pika says about them.
