@@ -109,7 +109,7 @@ impl Bench {
     }
 
     /// A fresh table with a backlog, settled on disk, so that no run pays for the one before.
-    async fn fill(&self) {
+    pub(crate) async fn fill(&self) {
         self.make_table().await;
         self.add(TOPIC, self.events).await;
         self.settle_down().await;
@@ -182,6 +182,13 @@ impl Bench {
         let events = self.events as f64;
         events / took
     }
+}
+
+/// A configuration file for the program.
+pub(crate) fn config_file(text: &str) -> String {
+    let config = std::env::temp_dir().join(format!("postbox-bench-{}.toml", std::process::id()));
+    std::fs::write(&config, text).expect("a file");
+    config.to_str().expect("a path").to_owned()
 }
 
 /// The most memory that the process ever had, in KiB.

@@ -4,7 +4,8 @@
 //! `cargo xtask bench order [--lease] [events] [rounds] [batch]`, `cargo xtask bench hang [events] [rounds] [batch]`,
 //! `cargo xtask bench growth [--history …] [events] [rounds] [batch]`, `cargo xtask bench sustain [--history …] [seconds] [batch]`,
 //! `cargo xtask bench share [events] [rounds] [batch]`, `cargo xtask bench enqueue [seconds] [rounds]`,
-//! `cargo xtask bench outage [events] [rounds] [waiting]`, `cargo xtask bench latency [rate] [rounds] [seconds]`; and against
+//! `cargo xtask bench outage [--brokers] [events] [rounds] [waiting]`, `cargo xtask bench latency [rate] [rounds] [seconds]`;
+//! against brokers' own clients: `cargo xtask bench sinks [events] [rounds] [batch] [--only nats,redis,rabbitmq,kafka]`; and against
 //! others: `cargo xtask bench peers [events] [rounds] [--only NAME,…] [--json FILE] [--svg FILE] [--from FILE]`. Absolute
 //! figures depend on the machine; the ratio is what counts, and only ratios of one run.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
@@ -20,6 +21,8 @@ mod order;
 mod outage;
 mod peers;
 mod share;
+#[cfg(feature = "brokers")]
+mod sinks;
 mod sqlite;
 
 #[tokio::main]
@@ -27,7 +30,7 @@ async fn main() {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     let mut flag =
         |name: &str| args.iter().position(|arg| arg == name).map(|place| args.remove(place)).is_some();
-    let (on_sqlite, lease) = (flag("--sqlite"), flag("--lease"));
+    let (on_sqlite, lease, brokers) = (flag("--sqlite"), flag("--lease"), flag("--brokers"));
     let mut value = |name: &str| {
         args.iter().position(|arg| arg == name).map(|place| {
             args.remove(place);
@@ -61,21 +64,35 @@ async fn main() {
         }
         Some("hang") => hang::run(number(1, 200_000), number(2, 3), number(3, 500)).await,
         Some("enqueue") => enqueue::run(number(1, 5), number(2, 3)).await,
-        Some("outage") => outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await,
+        #[cfg(feature = "brokers")]
+        Some("outage") if brokers => {
+            sinks::outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await;
+        }
+        Some("outage") if !brokers => {
+            outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await
+        }
         Some("latency") => latency::run(number(1, 500), number(2, 3), number(3, 20)).await,
+        #[cfg(feature = "brokers")]
+        Some("sinks") => {
+            sinks::run(number(1, 200_000), number(2, 3), number(3, 1_000), names(only)).await;
+        }
         Some("peers") => {
-            let only = only.map(|names| names.split(',').map(str::to_owned).collect());
-            let options =
-                peers::Options { events: number(1, 200_000), rounds: number(2, 3), only, json, svg, from };
+            let (events, rounds, only) = (number(1, 200_000), number(2, 3), names(only));
+            let options = peers::Options { events, rounds, only, json, svg, from };
             peers::run(&options).await;
         }
         _ => eprintln!(
             "usage: cargo xtask bench drain [--sqlite | --lease | --history keep|move|none] [events] [rounds] [batch] | \
              order [--lease] [events] [rounds] [batch] | hang [events] [rounds] [batch] | \
              share [events] [rounds] [batch] | growth [--history …] [events] [rounds] [batch] | \
-             sustain [--history …] [seconds] [batch] | enqueue [seconds] [rounds] | outage [events] [rounds] [waiting] | \
-             latency [rate] [rounds] [seconds] | \
+             sustain [--history …] [seconds] [batch] | enqueue [seconds] [rounds] | outage [--brokers] [events] [rounds] [waiting] | \
+             sinks [events] [rounds] [batch] [--only NAME,…] | latency [rate] [rounds] [seconds] | \
              peers [events] [rounds] [--only NAME,…] [--json FILE] [--svg FILE] [--from FILE]"
         ),
     }
+}
+
+/// What `--only` names.
+fn names(only: Option<String>) -> Option<Vec<String>> {
+    only.map(|names| names.split(',').map(str::to_owned).collect())
 }

@@ -10,14 +10,22 @@ use crate::{install, metadata, peers};
 /// A benchmark without these measures a database that may lose what it confirmed.
 const SETTINGS: &[&str] = &["fsync=on", "synchronous_commit=on", "shared_buffers=512MB", "max_wal_size=4GB"];
 
+/// What the program and the benchmark need for those that deliver to brokers.
+const BROKERS: &str =
+    "postbox-bench/brokers,postbox-cli/kafka,postbox-cli/nats,postbox-cli/rabbitmq,postbox-cli/redis";
+
 /// Builds for release, starts the server (SQLite needs none), runs the benchmark.
 pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
     let on_sqlite = args.contains(&"--sqlite");
     let mut build = cargo();
     build.args(["build", "--release", "--package", "postbox-bench"]);
+    let with_brokers = name == "sinks" || args.contains(&"--brokers");
     if !on_sqlite {
-        install::test_needs(false)?;
+        install::test_needs(with_brokers)?;
         build.args(["--package", "postbox-cli"]);
+    }
+    if with_brokers {
+        build.args(["--features", BROKERS]);
     }
     step("cargo build --release", &mut build)?;
     let target = metadata::read()?.target;
