@@ -45,8 +45,7 @@ impl Broker for Nats {
         let mut acks = VecDeque::with_capacity(WINDOW);
         for message in messages {
             if acks.len() == WINDOW {
-                let ack: PublishAckFuture =
-                    acks.pop_front().expect("the oldest");
+                let ack: PublishAckFuture = acks.pop_front().expect("the oldest");
                 ack.await.expect("an acknowledgement");
             }
             let mut headers = HeaderMap::new();

@@ -83,7 +83,7 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
     };
     // Commands speak for themselves; their log is for those who ask for it by RUST_LOG.
     // The client of RabbitMQ would log payloads; whatever it complains of is an error of ours too.
-    logs::start(format, if name == "relay" { "info,sqlx=warn,lapin=off" } else { "off" });
+    logs::start(format, if name == "relay" { "info,sqlx=warn" } else { "off" });
     let env = environment(std::env::vars_os());
     let flags = Flags::from_matches(matches);
     let config = match Config::load(&Inputs { dir: Path::new(""), env: &env, flags: &flags }) {

@@ -17,7 +17,12 @@ pub(crate) enum Format {
 /// Starts the log with `RUST_LOG`, else with this filter.
 pub(crate) fn start(format: Format, filter: &str) {
     let chosen = std::env::var("RUST_LOG").ok().filter(|chosen| !chosen.trim().is_empty());
-    let filter = EnvFilter::builder().parse_lossy(chosen.as_deref().unwrap_or(filter));
+    let mut filter = chosen.unwrap_or_else(|| filter.to_owned());
+    // The client of RabbitMQ logs what comes back with its payload.
+    if !filter.contains("lapin") {
+        filter.push_str(",lapin=off");
+    }
+    let filter = EnvFilter::builder().parse_lossy(filter);
     let builder = SubscriberBuilder::default()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -46,7 +46,7 @@ impl std::fmt::Display for Secret {
 /// before the last `@` counts as credentials, whatever a URL parser would say.
 pub(crate) fn mask(value: &str) -> String {
     let Some((scheme, rest)) = value.split_once("://") else { return mask_without_authority(value) };
-    let masked_query = mask_query(rest);
+    let masked_query = mask_path(scheme, mask_query(rest));
     if let Some((credentials, host)) = masked_query.rsplit_once('@') {
         let user = credentials.split(':').next().filter(|_| NAMED_USERS.contains(&scheme));
         return match user.filter(|user| !user.is_empty() && !user.contains(['/', '?', '#', '@', '='])) {
@@ -72,17 +72,28 @@ fn mask_without_authority(value: &str) -> String {
     }
 }
 
-/// Masks the values of secret-looking parameters after the first `?`.
+/// Masks the values of secret-looking parameters after the first `?` or `#`.
 fn mask_query(rest: &str) -> String {
-    let Some((before, query)) = rest.split_once('?') else { return rest.to_owned() };
-    let parameters: Vec<String> = query
-        .split('&')
-        .map(|parameter| match parameter.split_once('=') {
-            Some((name, _)) if is_secret_name(name) => format!("{name}={MASK}"),
+    let Some(start) = rest.find(['?', '#']) else { return rest.to_owned() };
+    let (before, parameters) = rest.split_at(start);
+    let masked = parameters.split_inclusive(['?', '#', '&']).map(|parameter| {
+        let end = parameter.strip_suffix(['?', '#', '&']).map_or("", |kept| &parameter[kept.len()..]);
+        match parameter.split_once('=') {
+            Some((name, _)) if is_secret_name(name) => format!("{name}={MASK}{end}"),
             _ => parameter.to_owned(),
-        })
-        .collect();
-    format!("{before}?{}", parameters.join("&"))
+        }
+    });
+    format!("{before}{}", masked.collect::<String>())
+}
+
+/// Without the path of a webhook, which is often the only secret that it has.
+fn mask_path(scheme: &str, rest: String) -> String {
+    if !["http", "https"].iter().any(|web| scheme.eq_ignore_ascii_case(web)) {
+        return rest;
+    }
+    let host = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let path = rest[host..].find(['?', '#']).map_or(rest.len(), |end| host + end);
+    if path - host <= 1 { rest } else { format!("{}/{MASK}{}", &rest[..host], &rest[path..]) }
 }
 
 /// `value` as an error shows it: in quotes, masked, control characters escaped, cut when long.
@@ -166,6 +177,8 @@ mod tests {
                 format!("app:{password}@db"),
                 format!("host=db user=app password={password}"),
                 format!("https://app:{password}@a/?email=b@c"),
+                format!("https://hooks.example.com/services/{password}"),
+                format!("HTTPS://hooks.example.com/{password}?wait=1"),
             ] {
                 let masked = mask(&url);
                 assert!(!masked.contains("Zq9"), "{url} → {masked}");
@@ -174,6 +187,8 @@ mod tests {
         for value in ["Zq9", "Zq9@Zq9", "Zq9/Zq9", "Zq9:Zq9"] {
             for url in [
                 format!("postgres://db/app?sslpassword={value}&sslmode=require"),
+                format!("https://a/x#secret={value}&allow_http=true"),
+                format!("https://a/x?a=1#bearer_token={value}"),
                 format!("https://a/hook?API_KEY={value}"),
                 format!("file:out.jsonl?token={value}"),
             ] {

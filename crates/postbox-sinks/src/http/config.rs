@@ -168,11 +168,11 @@ fn request_headers(credentials: Option<Credentials>, options: &mut Reader) -> He
             _ => options.problem("headers", &format!("has {name:?}"), "HTTP has no such header or value"),
         }
     }
-    let mut token = options.text("bearer_token");
-    if let Some(path) = options.file("bearer_token_file") {
-        token = Some(read(&path, "bearer_token_file", options).trim().to_owned());
-    }
-    let mut ways: Vec<String> = token.map(|token| format!("Bearer {token}")).into_iter().collect();
+    let token = options.text("bearer_token");
+    let file = options.file("bearer_token_file");
+    let file = file.map(|path| read(&path, "bearer_token_file", options).trim().to_owned());
+    let tokens = token.into_iter().chain(file);
+    let mut ways: Vec<String> = tokens.map(|token| format!("Bearer {token}")).collect();
     ways.extend(
         credentials
             .map(|(user, password)| format!("Basic {}", STANDARD.encode(format!("{user}:{password}")))),

@@ -72,7 +72,8 @@ pub(super) fn of_status(
     }
     let host = host.to_owned();
     if status.is_redirection() {
-        let to = headers.get(LOCATION).map_or_else(|| "nowhere".to_owned(), |to| excerpt(to.as_bytes()));
+        let to =
+            headers.get(LOCATION).map_or_else(|| "nowhere".to_owned(), |to| origin(&excerpt(to.as_bytes())));
         return Err(DispatchError::reject(HttpError::Redirect { host, status, to }));
     }
     let error = HttpError::Status { host, status, excerpt: excerpt(body) };
@@ -86,10 +87,18 @@ pub(super) fn of_status(
     })
 }
 
+/// Where a redirect leads to, without its path, which may be as secret as the one that was asked for.
+fn origin(to: &str) -> String {
+    match url::Url::parse(to) {
+        Ok(to) if to.has_host() => to.origin().ascii_serialization(),
+        _ => "another path of the same host".to_owned(),
+    }
+}
+
 /// What the client's error says about its event.
 pub(super) fn of_client(host: &str, error: &reqwest::Error, limit: Duration) -> DispatchError {
     let host = host.to_owned();
-    if error.is_connect() {
+    if error.is_connect() || is_tls(error) {
         return DispatchError::unavailable(HttpError::Connect { host, problem: connect_problem(error) });
     }
     if error.is_timeout() {
@@ -103,7 +112,21 @@ pub(super) fn of_client(host: &str, error: &reqwest::Error, limit: Duration) -> 
 
 /// Whether the connection was lost between the request and its answer.
 pub(super) fn is_broken(error: &reqwest::Error) -> bool {
-    !error.is_connect() && !error.is_timeout() && !error.is_builder()
+    !error.is_connect() && !error.is_timeout() && !error.is_builder() && !is_tls(error)
+}
+
+/// Whether TLS failed. With TLS 1.3 a receiver judges our certificate when the connection is open already, at our end.
+fn is_tls(error: &reqwest::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let io = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        if inner.is::<rustls::Error>() || io.is_some_and(<(dyn StdError + Send + Sync)>::is::<rustls::Error>)
+        {
+            return true;
+        }
+        cause = inner.source();
+    }
+    false
 }
 
 fn timed_out(host: String, limit: Duration) -> DispatchError {
@@ -205,9 +228,6 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(LOCATION, "https://u:hunter2@example.com/new".parse().unwrap());
         let error = of_status("h", StatusCode::FOUND, &headers, b"").unwrap_err().to_string();
-        assert!(
-            error.contains("302 Found to https://***@example.com/new; redirects are not followed"),
-            "{error}"
-        );
+        assert!(error.contains("302 Found to https://example.com; redirects are not followed"), "{error}");
     }
 }

@@ -10,7 +10,8 @@
 //! | no stream answers, and none of those that there are takes the subject | reject | this event is led to nowhere; others are not |
 //! | too large for the server (`max_payload`) or the stream (`max_msg_size`) | reject | it will never fit |
 //! | a subject or header that NATS cannot carry | reject | it never will |
-//! | the stream says 4xx: sealed, not the expected one | reject | as the server says: this message is wrong |
+//! | the stream says 429: too many at once | unavailable | it has more than it can take in just now |
+//! | the stream says another 4xx: sealed, not the expected one | reject | as the server says: this message is wrong |
 //! | the stream says 5xx: full, no space, no resources | unavailable | somebody has to make room |
 //! | anything else | retry | it may be better next time |
 
@@ -69,8 +70,9 @@ fn jetstream_error(error: &PublishError) -> Option<usize> {
 
 fn by_status(code: usize, said: String) -> DispatchError {
     match code {
+        // 429 and the like: it has more than it can take in just now.
+        408 | 425 | 429 | 500.. => DispatchError::unavailable(said),
         400..500 => DispatchError::reject(said),
-        500.. => DispatchError::unavailable(said),
         _ => DispatchError::retry(said),
     }
 }

@@ -1,7 +1,7 @@
 //! [`NatsSink`]: events to NATS JetStream, confirmed by the stream that took them.
 //!
 //! The subject is the event's destination; a stream must take it. The payload is the event's own, the headers are the standard
-//! ones ([`standard_headers`](crate::standard_headers)), `message_key`, and `Nats-Msg-Id` with the event id, by which
+//! ones ([`standard_headers`](crate::standard_headers)), `message_key`, and `Nats-Msg-Id` with the event id and the subject, by which
 //! a stream knows an event again within its duplicate window. An event's own headers that begin with `Nats-` are left out:
 //! they are orders to the server. See [`error`] for what becomes of failures.
 //!

@@ -192,7 +192,8 @@ impl NatsSink {
             }
         }
         add("message_key", &message.key)?;
-        add("Nats-Msg-Id", &delivery.meta.event_id.to_string())?;
+        // With its subject: a stream that takes several of one event would know the second again, and leave it out.
+        add("Nats-Msg-Id", &format!("{}@{subject}", delivery.meta.event_id))?;
         let publish = PublishMessage::build().headers(headers).payload(message.payload.into_owned().into());
         Ok((subject, publish))
     }

@@ -77,6 +77,11 @@ fn shown(name: &str, value: &Value) -> String {
         return MASK.to_owned();
     }
     match value {
+        // A header may be a login, whatever its name.
+        Value::Object(map) if name == "headers" => {
+            map.keys().map(|inner| format!("{inner}={MASK}")).collect::<Vec<_>>().join(",")
+        }
+        Value::String(_) if name == "headers" => MASK.to_owned(),
         Value::String(text) => mask_credentials(text),
         Value::Array(items) => items.iter().map(|item| shown(name, item)).collect::<Vec<_>>().join(","),
         Value::Object(map) => {

@@ -94,6 +94,11 @@ pub(super) fn classify(error: &Error, topic: &str, delivery: &Delivery) -> Verdi
     }
 }
 
+/// Whether the broker itself gave a reason.
+pub(super) fn has_reason(error: &Error) -> bool {
+    matches!(server_error(error), Server::Said(Some(_)))
+}
+
 /// Where an error comes from.
 enum Server {
     Said(Option<ServerError>),

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::client::{Client, TopicProducer};
 use super::config::Config;
-use super::error::{Failure, Verdict, classify};
+use super::error::{Failure, Verdict, classify, has_reason};
 use crate::options::Options;
 use crate::url::SinkError;
 
@@ -199,10 +199,11 @@ impl Sending<'_> {
             return self.receipts.record(index, Ok(()));
         };
         let delivery = &self.batch[index];
+        let silent = !has_reason(&error);
         let Verdict { error, .. } = classify(&error, &topic, delivery);
         if error.kind() == DispatchErrorKind::Unavailable {
             self.sink.client.forget(&topic, &producer);
-            if delivery.payload.len() > SUSPICIOUS {
+            if silent && delivery.payload.len() > SUSPICIOUS {
                 return self.suspects.push((index, topic, error));
             }
         }
@@ -212,13 +213,17 @@ impl Sending<'_> {
     /// If the broker can be reached, it was not an outage that kept a large message from it: else it would be sent for ever,
     /// and everything else would wait for it.
     async fn question(&mut self) {
+        let until = Instant::now() + PROBE;
+        let mut reached: BTreeMap<String, bool> = BTreeMap::new();
         for (index, topic, error) in std::mem::take(&mut self.suspects) {
-            let reached = tokio::time::timeout(PROBE, self.sink.client.producer(&topic)).await;
-            let size = self.batch[index].payload.len();
-            let error = match reached {
-                Ok(Ok(_)) => DispatchError::retry(Failure::HangsUp { topic, size }),
-                _ => error,
+            let is_reached = match reached.get(&topic) {
+                Some(known) => *known,
+                None => matches!(timeout_at(until, self.sink.client.producer(&topic)).await, Ok(Ok(_))),
             };
+            reached.insert(topic.clone(), is_reached);
+            let size = self.batch[index].payload.len();
+            let error =
+                if is_reached { DispatchError::retry(Failure::HangsUp { topic, size }) } else { error };
             self.receipts.record(index, Err(error));
         }
     }

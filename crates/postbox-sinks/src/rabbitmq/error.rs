@@ -47,7 +47,7 @@ pub(super) fn of_end(error: &lapin::Error) -> Concerns {
         311 | 406 => Concerns::One(DispatchError::reject(text)),
         // The exchange is the same for all; with topic permissions it depends on the routing key.
         403 if words.contains("access to topic") => Concerns::One(DispatchError::retry(text)),
-        320 | 402 | 403 | 404 | 530 => Concerns::All(DispatchError::unavailable(text)),
+        320 | 402 | 403 | 404 | 506 | 530 | 541 => Concerns::All(DispatchError::unavailable(text)),
         _ => Concerns::One(DispatchError::retry(text)),
     }
 }

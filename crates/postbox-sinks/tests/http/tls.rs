@@ -146,7 +146,8 @@ async fn a_receiver_can_ask_for_our_certificate() {
     let (url, desk) = authority.receiver(true).await;
     let event = delivery("a.b.c.v1", "{}");
     let mut given = json!({"tls_ca": authority.path("ca.pem")});
-    sink(&url, given.clone()).dispatch(&event).await.unwrap_err();
+    let error = sink(&url, given.clone()).dispatch(&event).await.unwrap_err();
+    assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
     assert!(desk.seen.lock().unwrap().is_empty());
     given["tls_cert"] = json!(authority.path("client.pem"));
     given["tls_key"] = json!(authority.path("client.key"));

@@ -124,7 +124,7 @@ async fn orders_to_the_server_are_not_for_events_to_give() {
     sink.dispatch(&bad).await.unwrap();
     let received = nats.read(&topic).await;
     assert_eq!(received.len(), 2);
-    assert_eq!(received[1].headers["Nats-Msg-Id"], bad.meta.event_id.to_string());
+    assert_eq!(received[1].headers["Nats-Msg-Id"], format!("{}@{topic}", bad.meta.event_id));
 }
 
 #[tokio::test(flavor = "multi_thread")]

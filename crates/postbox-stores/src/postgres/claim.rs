@@ -365,7 +365,10 @@ impl Inner {
                         sequence: row.try_get(2)?,
                     })
                 };
-                claim.buried.push(read().map_err(classify)?);
+                let buried = read().map_err(classify)?;
+                // Or the next one that cannot be read takes it back.
+                self.claims.turn_over(connection).await?;
+                claim.buried.push(buried);
             }
         }
         if claim.buried.is_empty() {
