@@ -13,6 +13,8 @@ pub(crate) const TOPIC: &str = "bench.thing.happened.v1";
 /// A server, the program, and one table that is made anew for each run.
 pub(crate) struct Bench {
     url: String,
+    /// A transaction pooler in front of the server, for relays and for bare SQL.
+    pub(crate) pooler: Option<String>,
     program: String,
     pub(crate) pool: PgPool,
     pub(crate) events: usize,
@@ -47,9 +49,10 @@ impl Bench {
             std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: use cargo xtask bench"))
         };
         let (url, program) = (variable("POSTBOX_BENCH_PG_URL"), variable("POSTBOX_BIN"));
+        let pooler = std::env::var("POSTBOX_BENCH_POOLER_URL").ok();
         let options = PgConnectOptions::from_str(&url).expect("a URL");
         let pool = PgPoolOptions::new().max_connections(2).connect_with(options).await.expect("the server");
-        Self { url, program, pool, events, batch }
+        Self { url, pooler, program, pool, events, batch }
     }
 
     async fn bare(&self) -> f64 {
@@ -104,7 +107,8 @@ impl Bench {
 
     pub(crate) fn postbox(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(args).env("DATABASE_URL", &self.url).env("RUST_LOG", "warn");
+        let url = self.pooler.as_ref().filter(|_| args.first() == Some(&"relay")).unwrap_or(&self.url);
+        command.args(args).env("DATABASE_URL", url).env("RUST_LOG", "warn");
         command
     }
 

@@ -89,7 +89,7 @@ pub(crate) async fn sustain(history: &str, seconds: usize, batch: usize) {
         "{WRITERS} writers, {TOGETHER} events a transaction, {seconds} s, history {history}, batch {batch}"
     );
     let mut relay = bench
-        .postbox(&["relay", "--table", "public.bench_outbox", "--cleaner-enabled=false", "--sink", "null:"])
+        .postbox(&["relay", "--table", "public.bench_outbox", "--sink", "null:"])
         .args(["--history", history, "--batch-size", &bench.batch.to_string()])
         .stderr(Stdio::null())
         .spawn()

@@ -3,10 +3,12 @@
 
 use std::fmt;
 use std::process::Stdio;
+use std::str::FromStr as _;
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::{PgConnectOptions, PgPool};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Row as _};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgPool, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection, Postgres, Row as _};
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
@@ -68,7 +70,8 @@ pub(crate) async fn run(history: &str, events: usize, rounds: usize, batch: usiz
     assert!(["keep", "move", "none"].contains(&history), "--history keep, move or none");
     let bench = Bench::new(events, batch).await;
     println!(
-        "drain of {events} events, history {history}, owned, 300-byte payloads, batch {batch}, {rounds} rounds"
+        "drain of {events} events, history {history}, owned, 300-byte payloads, batch {batch}, {rounds} rounds{}",
+        if bench.pooler.is_some() { ", all behind a pooler" } else { "" }
     );
     let (mut bare, mut owned, mut relay, mut memory) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for round in 1..=rounds {
@@ -186,16 +189,46 @@ async fn by_relay(bench: &Bench, history: &str) -> u64 {
     peak
 }
 
-async fn connect(options: &PgConnectOptions) -> PgConnection {
-    let mut connection = options.clone().disable_statement_logging().connect().await.expect("a connection");
-    sqlx::raw_sql(SESSION).execute(&mut connection).await.expect("a session");
-    connection
+/// A connection of the bare SQL.
+struct Hand {
+    connection: PgConnection,
+    /// Behind a pooler each statement is a transaction, with what it needs set for that alone, and prepared for this once: the next
+    /// one may reach another server process.
+    pooled: bool,
+}
+
+impl Hand {
+    async fn reach(bench: &Bench) -> Self {
+        let options = match &bench.pooler {
+            Some(url) => PgConnectOptions::from_str(url).expect("a URL").statement_cache_capacity(0),
+            None => (*bench.pool.connect_options()).clone(),
+        };
+        let connection = options.disable_statement_logging().connect().await.expect("a connection");
+        let mut hand = Self { connection, pooled: bench.pooler.is_some() };
+        if !hand.pooled {
+            hand.say(SESSION).await;
+        }
+        hand
+    }
+
+    async fn say(&mut self, sql: &str) {
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.connection).await.expect("a statement");
+    }
+
+    async fn run(&mut self, query: Query<'_, Postgres, PgArguments>) -> Vec<PgRow> {
+        if !self.pooled {
+            return query.fetch_all(&mut self.connection).await.expect("a statement");
+        }
+        self.say(&format!("BEGIN; {}", SESSION.replace("SET ", "SET LOCAL "))).await;
+        let rows = query.persistent(false).fetch_all(&mut self.connection).await.expect("a statement");
+        self.say("COMMIT").await;
+        rows
+    }
 }
 
 /// Reads by key set on one connection, settles on another, overlapped.
 async fn by_hand(bench: &Bench, history: &str, how: ByHand) {
-    let options = bench.pool.connect_options();
-    let (mut reads, settles) = (connect(&options).await, connect(&options).await);
+    let (mut reads, settles) = (Hand::reach(bench).await, Hand::reach(bench).await);
     let settle = settle_sql(bench, history, how).await;
     let (sender, receiver) = mpsc::channel(2);
     let settler = tokio::spawn(settle_all(settles, settle, how, receiver));
@@ -205,8 +238,7 @@ async fn by_hand(bench: &Bench, history: &str, how: ByHand) {
     let at: time::OffsetDateTime = sqlx::query_scalar(start).fetch_one(&bench.pool).await.expect("a time");
     let mut behind = 0_i64;
     loop {
-        let read = sqlx::query(READ).bind(at).bind(behind).bind(limit).fetch_all(&mut reads);
-        let rows = read.await.expect("a read");
+        let rows = reads.run(sqlx::query(READ).bind(at).bind(behind).bind(limit)).await;
         let Some(last) = rows.last() else { break };
         behind = last.get(5);
         // What any relay must at least read.
@@ -228,7 +260,7 @@ struct Batch {
 }
 
 /// Settles batch after batch. With an owner each settle writes down the next batch, which goes only after that.
-async fn settle_all(mut settles: PgConnection, sql: String, how: ByHand, mut read: mpsc::Receiver<Batch>) {
+async fn settle_all(mut settles: Hand, sql: String, how: ByHand, mut read: mpsc::Receiver<Batch>) {
     let mut next = read.recv().await;
     while let Some(Batch { mut ids, .. }) = next {
         ids.sort_unstable();
@@ -236,9 +268,9 @@ async fn settle_all(mut settles: PgConnection, sql: String, how: ByHand, mut rea
         if matches!(how, ByHand::Owned) {
             next = read.recv().await;
             let in_flight = next.as_ref().map_or(Vec::new(), |batch| batch.bounds.clone());
-            settle.bind(in_flight).execute(&mut settles).await.expect("a settle");
+            settles.run(settle.bind(in_flight)).await;
         } else {
-            settle.execute(&mut settles).await.expect("a settle");
+            settles.run(settle).await;
             next = read.recv().await;
         }
     }

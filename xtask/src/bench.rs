@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use postbox_testkit::PgServer;
+use postbox_testkit::{PgBouncer, PgServer};
 
 use crate::run::{cargo, root, step};
 use crate::{install, metadata, peers};
@@ -17,6 +17,8 @@ const BROKERS: &str =
 /// Builds for release, starts the server (SQLite needs none), runs the benchmark.
 pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
     let on_sqlite = args.contains(&"--sqlite");
+    let pooled = args.contains(&"--pooler");
+    let args: Vec<&str> = args.iter().copied().filter(|arg| *arg != "--pooler").collect();
     let mut build = cargo();
     build.args(["build", "--release", "--package", "postbox-bench"]);
     let with_brokers = name == "sinks" || args.contains(&"--brokers");
@@ -31,15 +33,20 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
     let target = metadata::read()?.target;
     let release = target.join("release");
     let mut bench = Command::new(release.join("postbox-bench"));
-    bench.arg(name).args(args).current_dir(root());
+    bench.arg(name).args(&args).current_dir(root());
     // Not the system's folder for such files: that is often kept in memory, where to sync costs nothing.
     bench.env("POSTBOX_BENCH_FOLDER", &target).env("POSTBOX_BIN", release.join("postbox"));
     if name == "peers" {
-        bench.env(peers::MISSING, peers::prepare(args, &target));
+        bench.env(peers::MISSING, peers::prepare(&args, &target));
     }
     let server = if on_sqlite { None } else { Some(PgServer::try_with(SETTINGS)?) };
+    let mut pooler = None;
     if let Some(server) = &server {
         bench.env("POSTBOX_BENCH_PG_URL", server.url("postgres"));
+        if pooled {
+            let pooler = pooler.insert(PgBouncer::in_front_of(server)?);
+            bench.env("POSTBOX_BENCH_POOLER_URL", format!("postgres://postgres@{}/postgres", pooler.addr()));
+        }
     }
     step(&format!("bench {name}"), &mut bench)
 }

@@ -283,6 +283,7 @@ pub(crate) fn cleaners(config: &Config, database: &Database) -> Result<Vec<Table
             .interval(config.cleaner.interval)
             .max_attempts(max_attempts(config))
             .dead_letters(config.dead_letter.is_some())
+            .vacuum(config.cleaner.vacuum)
             .metrics_prefix(&config.metrics.prefix);
         TableCleaner { table, admin, cleaner }
     };

@@ -1,7 +1,7 @@
 //! [`Cleaner`]: deletes what was published long ago, and nothing else.
 
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -17,6 +17,11 @@ pub trait Sweep: Send + Sync + 'static {
     /// Deletes at most `batch` rows that are past their retention, in a transaction of its own. Rows that are
     /// neither published nor dead are never touched. Where another cleaner is at work, does nothing.
     fn sweep(&self, request: &SweepRequest) -> impl Future<Output = Result<Swept, StoreError>> + Send;
+
+    /// Makes room that settled rows have left usable again, where much of it has come together and the database would wait longer.
+    fn tidy(&self) -> impl Future<Output = Result<Tidied, StoreError>> + Send {
+        async { Ok(Tidied::Nothing) }
+    }
 }
 
 /// Says beforehand what sweeps would delete.
@@ -58,12 +63,30 @@ pub enum Swept {
     Busy,
 }
 
+/// What a look for room that can be used again came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tidied {
+    /// There was nothing to do, or somebody else does it.
+    Nothing,
+    /// Room is usable again.
+    Done,
+    /// Most of it is not: a transaction that is older than the rows holds it.
+    Held,
+}
+
+/// How often it is looked for room, at most, and what part of the time may go into making it usable.
+const TIDY_EVERY: Duration = Duration::from_secs(5);
+const TIDY_SHARE: u32 = 10;
+/// The longest time between two looks, where they are in vain or fail.
+const TIDY_SELDOM: Duration = Duration::from_mins(10);
+
 /// Runs sweeps every minute until it is closed.
 #[derive(Debug)]
 pub struct Cleaner<S> {
     store: S,
     request: SweepRequest,
     interval: Duration,
+    tidies: bool,
     telemetry: Telemetry,
     closed: watch::Sender<bool>,
 }
@@ -84,6 +107,7 @@ impl<S: Sweep> Cleaner<S> {
             store,
             request,
             interval: Duration::from_mins(1),
+            tidies: true,
             telemetry,
             closed: watch::Sender::new(false),
         }
@@ -131,6 +155,14 @@ impl<S: Sweep> Cleaner<S> {
         self
     }
 
+    /// Whether it also makes room usable again that settled rows have left. PostgreSQL does so by itself, but looks once a minute: time
+    /// enough for a busy table to grow by a gigabyte.
+    #[must_use]
+    pub fn vacuum(mut self, vacuum: bool) -> Self {
+        self.tidies = vacuum;
+        self
+    }
+
     /// Metrics under another prefix than `outbox`.
     #[must_use]
     pub fn metrics_prefix(mut self, prefix: &str) -> Self {
@@ -175,14 +207,40 @@ impl<S: Sweep> Cleaner<S> {
 
     /// Cleans every interval until closed. Failures are logged and tried again at the next interval.
     pub async fn run(&self) {
-        let mut closed = self.closed.subscribe();
-        while !*closed.borrow() {
+        tokio::join!(self.run_sweeps(), self.run_tidying());
+    }
+
+    async fn run_sweeps(&self) {
+        while !*self.closed.borrow() {
             if let Err(error) = self.run_once().await {
                 tracing::error!(table = self.store.table(), %error, "cleaner failed");
             }
-            // Some jitter: the cleaners of many replicas shall not all come at the same second.
-            let pause = self.interval.mul_f64(0.9 + 0.2 * fastrand::f64());
-            let _ = tokio::time::timeout(pause, closed.wait_for(|closed| *closed)).await;
+            self.pause(self.interval).await;
         }
+    }
+
+    async fn run_tidying(&self) {
+        let mut pause = TIDY_EVERY;
+        while self.tidies && !*self.closed.borrow() {
+            self.pause(pause).await;
+            let started = Instant::now();
+            pause = match self.store.tidy().await {
+                Ok(Tidied::Nothing) => TIDY_EVERY,
+                Ok(Tidied::Done) => TIDY_EVERY.max(started.elapsed() * TIDY_SHARE),
+                Ok(Tidied::Held) => (pause * 2).max(started.elapsed() * TIDY_SHARE).min(TIDY_SELDOM),
+                Err(error) => {
+                    // Nothing depends on it, and a database that is away is told of by others.
+                    tracing::debug!(table = self.store.table(), %error, "vacuum failed");
+                    (pause * 2).min(TIDY_SELDOM)
+                }
+            };
+        }
+    }
+
+    /// With some jitter: the cleaners of many replicas shall not all come at the same second.
+    async fn pause(&self, time: Duration) {
+        let mut closed = self.closed.subscribe();
+        let pause = time.mul_f64(0.9 + 0.2 * fastrand::f64());
+        let _ = tokio::time::timeout(pause, closed.wait_for(|closed| *closed)).await;
     }
 }

@@ -1,6 +1,6 @@
 //! [`AnyAdmin`]: an operator's table in any of the databases.
 
-use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
+use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept, Tidied};
 use postbox_core::{
     Browse, DeadCause, DeadEvent, DeadFilter, DeadLetters, Diagnose, EventDetail, EventId, EventStatus,
     Examination, Finding, Inspect, Layout, ListRequest, Page, Published, StoreError, TableCounts, TableRelay,
@@ -94,6 +94,10 @@ impl Sweep for AnyAdmin {
 
     async fn sweep(&self, request: &SweepRequest) -> Result<Swept, StoreError> {
         each!(self, admin => admin.sweep(request).await)
+    }
+
+    async fn tidy(&self) -> Result<Tidied, StoreError> {
+        each!(self, admin => admin.tidy().await)
     }
 }
 

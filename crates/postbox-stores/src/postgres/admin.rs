@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
+use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept, Tidied};
 use postbox_core::{Code, Inspect, Layout, StoreError, StoreErrorKind, TableCounts, TableName, TableRelay};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{PgConnection, Row as _};
@@ -340,6 +340,10 @@ impl Sweep for PgAdmin {
         let free: bool = row.try_get(0).map_err(classify)?;
         let rows: i64 = row.try_get(1).map_err(classify)?;
         Ok(if free { Swept::Deleted(u64::try_from(rows).unwrap_or(0)) } else { Swept::Busy })
+    }
+
+    async fn tidy(&self) -> Result<Tidied, StoreError> {
+        self.vacuum().await
     }
 }
 

@@ -140,24 +140,14 @@ impl Inner {
             claim.suspects = self.suspects_among(topics, &mut link.connection, opened, &request).await?;
             state.at.cursor.suspect = None;
         }
-        let mut handed_over = batch.rows.is_empty();
-        if opened.pooled && !handed_over {
-            // All of a claim is one transaction there.
-            batch = self.hand_over(&mut state, Some(&mut link.connection), opened, &request, batch).await?;
-            handed_over = true;
-        }
         if batch.claim.standing == Standing::Standby {
             state.lead = None;
             self.unlock(&mut link.connection, opened).await?;
         }
-        if let Err(error) = link.keep().await {
-            // Nobody has been handed these.
-            self.let_go_of(&batch.rows);
-            return Err(error);
-        }
+        link.keep().await?;
         state.lost_tokens.clear();
-        if !handed_over {
-            batch = self.hand_over(&mut state, None, opened, &request, batch).await?;
+        if !batch.rows.is_empty() {
+            batch = self.hand_over(&mut state, opened, &request, batch).await?;
         }
         if let Some(wake) = &opened.wake {
             let by_time = opened.ordered.is_none() && opened.statements.claims.by_tenant.is_none();

@@ -3,6 +3,7 @@
 //! A relay does not take its connections from a pool: the claim's connection carries the session lock, both have
 //! planner settings of their own, and neither may be handed to others half-way through a statement (hazard 24).
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -19,36 +20,36 @@ pub(super) const OPERATION_LIMIT: Duration = Duration::from_secs(10);
 
 /// Plans must not depend on statistics that lag behind a table which fills and empties all day: rows are found by
 /// index, and updates walk them in the order of the array (which is also the order of locking, hazard 18).
-const SETTINGS: &[&str] = &[
-    "plan_cache_mode = force_generic_plan",
-    "jit = off",
-    "max_parallel_workers_per_gather = 0",
-    "enable_seqscan = off",
-    "enable_bitmapscan = off",
-    "enable_hashjoin = off",
-    "enable_mergejoin = off",
-    "lock_timeout = '500ms'",
-    "idle_in_transaction_session_timeout = '30s'",
+const SETTINGS: &[(&str, &str)] = &[
+    ("plan_cache_mode", "force_generic_plan"),
+    ("jit", "off"),
+    ("max_parallel_workers_per_gather", "0"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("lock_timeout", "500ms"),
+    ("idle_in_transaction_session_timeout", "30s"),
 ];
 
-/// What commits must be on disk: a relay dispatches by it (hazard 33).
-fn synchronous(local: bool) -> String {
+/// Sets them for the session or, as one statement since it goes before every operation, for the transaction. What commits must
+/// be on disk: a relay dispatches by it (hazard 33).
+fn settings(local: bool) -> String {
+    let set = |(name, value)| format!("set_config('{name}', '{value}', {local}), ");
+    let settings: String = SETTINGS.iter().copied().map(set).collect();
     format!(
-        "SELECT set_config('synchronous_commit', 'on', {local}) WHERE current_setting('synchronous_commit') = 'off';"
+        "SELECT {settings}CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', {local}) END"
     )
 }
 
 /// What a session of the relay's own is told once.
 fn session() -> String {
-    let settings = SETTINGS.join("; SET ");
-    format!("SET default_transaction_isolation = 'read committed'; SET {settings}; {}", synchronous(false))
+    format!("SET default_transaction_isolation = 'read committed'; {}", settings(false))
 }
 
 /// What a transaction is told on a session that is not the relay's own, and forgets at its end.
-fn transaction() -> String {
-    let settings = SETTINGS.join("; SET LOCAL ");
-    format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL {settings}; {}", synchronous(true))
-}
+static TRANSACTION: LazyLock<String> =
+    LazyLock::new(|| format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {}", settings(true)));
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -99,7 +100,7 @@ impl Link {
             None => (self.connect().await?, true),
         };
         if self.is_shared() {
-            say(&mut connection, &transaction()).await?;
+            say(&mut connection, &TRANSACTION).await?;
         }
         Ok(Taken { link: self, slot, connection, fresh })
     }
@@ -115,7 +116,7 @@ impl Link {
     /// transaction with it; one of the relay's own session stands alone.
     pub(super) async fn turn_over(&self, connection: &mut PgConnection) -> Result<(), StoreError> {
         if self.is_shared() {
-            say(connection, &format!("COMMIT; {}", transaction())).await?;
+            say(connection, &format!("COMMIT; {}", *TRANSACTION)).await?;
         }
         Ok(())
     }

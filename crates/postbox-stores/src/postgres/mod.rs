@@ -36,6 +36,7 @@ mod store;
 mod strands;
 mod strategy;
 mod tenants;
+mod tidy;
 mod transaction;
 mod tx;
 mod view;

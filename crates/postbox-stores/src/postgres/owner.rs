@@ -20,7 +20,7 @@ use super::error::{classify, within};
 use super::fan;
 use super::keys::Keys;
 use super::link::OPERATION_LIMIT;
-use super::place::Place;
+use super::place::{self, Place};
 use super::reading::{Batch, Reign};
 use super::settling::Verdicts;
 use super::statements::Own;
@@ -130,17 +130,13 @@ impl Inner {
     }
 
     /// Writes down the window, with these rows in it; they are in flight from then on. Nobody has been handed rows that could not be
-    /// written down, or that were refused. Without a connection it takes one of its own, so that the next rows can be read meanwhile.
+    /// written down, or that were refused. On a connection of its own: the next rows are read meanwhile.
     pub(super) async fn admit(
         &self,
-        connection: Option<&mut PgConnection>,
         reign: Reign<'_>,
         rows: &[(Uuid, Spot)],
     ) -> Result<Standing, StoreError> {
         let written = async {
-            if let Some(connection) = connection {
-                return self.journal(connection, reign).await;
-            }
             let mut link = self.journals.take().await?;
             let standing = self.journal(&mut link.connection, reign).await?;
             link.keep().await?;
@@ -178,8 +174,6 @@ impl Inner {
             .bind(from)
             .bind(to)
             .bind(ttl.as_secs_f64())
-            // Behind a pooler a take-over may be in the same transaction.
-            .bind(!opened.pooled)
             .fetch_optional(connection);
         let row = within(OPERATION_LIMIT, journal).await?;
         let paused = row.map(|row| row.try_get(0)).transpose().map_err(classify)?;
@@ -245,7 +239,8 @@ impl Inner {
         rows.sort_unstable_by_key(|(id, _)| *id);
         let (ids, places): (Vec<Uuid>, Vec<Option<Place>>) = rows.into_iter().unzip();
         let query = opened.query(&own.settle_delivered).bind(&ids).bind(lease.attempts);
-        let query = query.bind(&opened.key).bind(&self.holder).bind(epoch(lease)).bind(places);
+        let query = query.bind(&opened.key).bind(&self.holder).bind(epoch(lease));
+        let query = if opened.pooled { query.bind(place::literal(&places)) } else { query.bind(places) };
         let settled = within(OPERATION_LIMIT, query.execute(&mut *connection)).await?.rows_affected();
         if settled == settlements.len() as u64 {
             return Ok(Vec::new());

@@ -222,16 +222,14 @@ impl Inner {
             state.at.start_again(from);
             return Ok(None);
         };
-        let batch = self.hand_over(state, None, opened, request, batch).await?;
+        let batch = self.hand_over(state, opened, request, batch).await?;
         Ok(Some(batch.claim))
     }
 
     /// Writes rows down as in flight, and has the next ones read meanwhile. What the relay may not work on does not stay in the batch.
-    /// Without a connection the journal takes its own.
     pub(super) async fn hand_over(
         self: &Arc<Self>,
         state: &mut ClaimState,
-        connection: Option<&mut PgConnection>,
         opened: &Opened,
         request: &ClaimRequest,
         batch: Batch,
@@ -245,7 +243,6 @@ impl Inner {
         }
         let room = request.max_bytes.saturating_sub(batch.bytes);
         let goes_on = state.reading.is_none()
-            && connection.is_none()
             && request.mode == ClaimMode::Waiting
             && batch.claim.more
             && (batch.full(request) || opened.ordered.is_some())
@@ -259,8 +256,7 @@ impl Inner {
             let (task, known) = (tokio::spawn(beside), Ranges::of(&self.window().keys.bounds()));
             state.reading = Some(Reading { batches, task, epoch: reign.epoch, known });
         }
-        let beside = connection.is_none();
-        let admitted = self.admit(connection, reign, &batch.rows).await;
+        let admitted = self.admit(reign, &batch.rows).await;
         if let Ok(Standing::Active) = admitted {
             if let Some(lead) = &mut state.lead {
                 lead.renewed = asked;
@@ -273,11 +269,9 @@ impl Inner {
             return Ok(Batch::of(Claim { standing: Standing::Paused, paused: true, ..Claim::default() }));
         }
         state.lead = None;
-        if beside {
-            let mut link = self.claims.take().await?;
-            self.unlock(&mut link.connection, opened).await?;
-            link.keep().await?;
-        }
+        let mut link = self.claims.take().await?;
+        self.unlock(&mut link.connection, opened).await?;
+        link.keep().await?;
         Ok(Batch::of(owner::standby()))
     }
 

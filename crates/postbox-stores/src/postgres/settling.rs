@@ -55,8 +55,7 @@ impl Inner {
         opened: &Opened,
         mut settlements: Vec<&Settlement>,
     ) -> Result<Settled, StoreError> {
-        // The type of places is looked up when a statement is prepared, and behind a pooler another would then stand in its place.
-        let alike = opened.statements.own.as_ref().filter(|_| !opened.pooled && are_alike(&settlements));
+        let alike = opened.statements.own.as_ref().filter(|_| are_alike(&settlements));
         let mut link = self.settles.take().await?;
         let written = if let Some(own) = alike {
             self.write_alike(opened, own, &settlements, &mut link.connection).await

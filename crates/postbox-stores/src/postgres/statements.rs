@@ -7,6 +7,7 @@ use super::facts::FACTS;
 use super::fan::REMAINS;
 use super::history::Sent;
 use super::letters::Letters;
+use super::place;
 use super::schema::TableShape;
 use super::tenants;
 use crate::table::Template;
@@ -162,7 +163,7 @@ impl Own {
             journal: base.fill(
                 "UPDATE {{relay}} SET win = $4, win_from = $5, win_to = $6,
                         expires_at = clock_timestamp() + make_interval(secs => $7)
-                 WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL, CASE WHEN $8 THEN set_config('synchronous_commit', 'off', true) END",
+                 WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL, set_config('synchronous_commit', 'off', true)",
             ),
             is_mine: base.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = $1 AND holder = $2 AND epoch = $3)",
@@ -179,9 +180,10 @@ impl Own {
 const EXPIRED: &str = "locked_at < now() - make_interval(secs => $5)";
 
 impl Statements {
-    pub(super) fn new(shape: &TableShape, sent: &Sent, tenants: &Tenants) -> Self {
+    pub(super) fn new(shape: &TableShape, sent: &Sent, tenants: &Tenants, pooled: bool) -> Self {
         let base = Template::of(&shape.name, '"')
             .with("mine", mine("$1"))
+            .with("places", place::parameter("$6", pooled))
             .with("facts", FACTS)
             .with("tenants", tenants::condition(tenants))
             .with("traceparent", text_column(shape, "traceparent"))

@@ -306,7 +306,7 @@ impl Inner {
         let lock = fnv1a(&format!("outbox:{key}"));
         let owns = self.strategy.owns(&key, layout, self.single_active, &self.tenants)?;
         let wake = (!pooled).then(|| Wake::new(self.claims.options().clone(), shape.oid));
-        let statements = Statements::new(&shape, &sent, &self.tenants);
+        let statements = Statements::new(&shape, &sent, &self.tenants, pooled);
         let opened = Opened { statements, layout, ordered, owns, pooled, key, lock, wake };
         if layout == Layout::Full {
             let mut link = self.settles.take().await?;

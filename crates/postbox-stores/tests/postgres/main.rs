@@ -26,6 +26,7 @@ mod places;
 mod strategies;
 mod stuck;
 mod subject;
+mod tidy;
 mod wake;
 mod watch;
 mod windows;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::common::settle_all;
 use crate::subject::{Shape, Table};
 
-const SHAPES: [Shape; 2] = [Shape::Migrated, Shape::Moving];
+const SHAPES: [Shape; 3] = [Shape::Migrated, Shape::Moving, Shape::Pooled];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_has_moved_is_settled_by_its_id() {

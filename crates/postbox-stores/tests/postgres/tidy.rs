@@ -1,0 +1,89 @@
+//! Room that settled rows have left is used again soon, where the cleaner may see to it.
+
+use std::time::Duration;
+
+use postbox_core::cleaner::{Sweep as _, Tidied};
+use postbox_stores::postgres::PgAdmin;
+use postbox_testkit::eventually;
+use postbox_testkit::suite::Subject as _;
+
+use crate::subject::{Shape, Table};
+
+/// The server counts at its leisure.
+const COUNTED: Duration = Duration::from_secs(30);
+
+/// Enough that it is worth it, left behind by rows that are gone.
+fn leave_rows_behind(table: &Table) {
+    table.db.psql(
+        "ALTER TABLE org_outbox SET (autovacuum_enabled = off);
+         INSERT INTO org_outbox (tenant_id, topic, payload, event_id)
+         SELECT gen_random_uuid(), 'a.b.c.v1', '{}', gen_random_uuid() FROM generate_series(1, 60000);
+         DELETE FROM org_outbox;",
+    );
+}
+
+async fn tidied(admin: &PgAdmin) -> Tidied {
+    let mut tidied = Tidied::Nothing;
+    eventually("a vacuum", COUNTED, async || {
+        tidied = admin.tidy().await.unwrap();
+        tidied != Tidied::Nothing
+    })
+    .await;
+    tidied
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_dead_rows_are_vacuumed() {
+    for shape in [Shape::Migrated, Shape::Pooled] {
+        let table = Table::new(shape).await;
+        let admin = table.admin();
+        assert_eq!(admin.tidy().await.unwrap(), Tidied::Nothing, "nothing to do");
+        leave_rows_behind(&table);
+        assert_eq!(tidied(&admin).await, Tidied::Done);
+        let size = || table.db.psql("SELECT pg_table_size('org_outbox')");
+        let before = size();
+        leave_rows_behind(&table);
+        assert_eq!(size(), before, "the room is used again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_is_vacuumed_too() {
+    let table = Table::new(Shape::Moving).await;
+    table.db.psql(
+        "ALTER TABLE org_outbox_history SET (autovacuum_enabled = off);
+         INSERT INTO org_outbox (tenant_id, topic, payload, event_id)
+         SELECT gen_random_uuid(), 'a.b.c.v1', '{}', gen_random_uuid() FROM generate_series(1, 60000);
+         INSERT INTO org_outbox_history SELECT * FROM org_outbox;
+         DELETE FROM org_outbox_history;",
+    );
+    assert_eq!(tidied(&table.admin()).await, Tidied::Done);
+    let vacuumed = "SELECT vacuum_count FROM pg_stat_user_tables WHERE relname = 'org_outbox_history'";
+    eventually("the count", COUNTED, async || table.db.psql(vacuumed) == "1").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_is_older_holds_the_room() {
+    let table = Table::new(Shape::Migrated).await;
+    let mut open = table.owner.begin().await.unwrap();
+    sqlx::raw_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM org_outbox")
+        .execute(&mut *open)
+        .await
+        .unwrap();
+    leave_rows_behind(&table);
+    let admin = table.admin();
+    assert_eq!(tidied(&admin).await, Tidied::Held);
+    open.rollback().await.unwrap();
+    assert_eq!(tidied(&admin).await, Tidied::Done);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_does_not_own_the_table_leaves_it_alone() {
+    let table = Table::new(Shape::Grants).await;
+    leave_rows_behind(&table);
+    let owner = PgAdmin::new(table.owner.clone(), table.name.clone());
+    let counted = "SELECT n_dead_tup > 50000 FROM pg_stat_user_tables WHERE relname = 'org_outbox'";
+    eventually("the count", COUNTED, async || table.db.psql(counted) == "t").await;
+    assert_eq!(table.admin().tidy().await.unwrap(), Tidied::Nothing);
+    assert_eq!(owner.tidy().await.unwrap(), Tidied::Done);
+}
