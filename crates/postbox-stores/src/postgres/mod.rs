@@ -7,6 +7,7 @@
 mod admin;
 mod ask;
 mod browse;
+mod builder;
 mod claim;
 mod dead;
 mod diagnose;
@@ -46,8 +47,9 @@ mod window;
 mod writing;
 
 pub use admin::PgAdmin;
+pub use builder::PgStoreBuilder;
 pub use error::classify;
-pub use store::{PgStore, PgStoreBuilder};
+pub use store::PgStore;
 pub use strategy::Strategy;
 pub use transaction::PgOutboxTransaction;
 pub use tx::SqlxPostgres;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Tenants};
 use postbox_core::{Code, History, Layout, Order, StoreError, StoreErrorKind, TableName};
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgPool, PgRow};
+use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::{Query, QueryScalar};
 use sqlx::{AssertSqlSafe, FromRow, Postgres};
 use time::OffsetDateTime;
@@ -25,7 +25,7 @@ use super::owner::Window;
 use super::schema::TableShape;
 use super::signal::Heard;
 use super::statements::Statements;
-use super::strategy::{LEADER_TTL, Strategy};
+use super::strategy::Strategy;
 use super::tenants;
 use super::wake::Wake;
 use crate::tenants::check as check_tenants;
@@ -49,13 +49,13 @@ pub(super) struct Inner {
     /// Where an owner writes down what is in flight.
     pub(super) journals: Link,
     pub(super) single_active: bool,
-    strategy: Strategy,
+    pub(super) strategy: Strategy,
     pub(super) order: Order,
-    history: History,
-    tenants: Tenants,
+    pub(super) history: History,
+    pub(super) tenants: Tenants,
     pub(super) window: std::sync::Mutex<Window>,
     /// Something was settled: strands that were in flight may go on.
-    settled: Notify,
+    pub(super) settled: Notify,
     /// This incarnation of the relay: never used again.
     pub(super) holder: String,
     pub(super) leader_ttl: Duration,
@@ -104,130 +104,7 @@ impl Opened {
     }
 }
 
-/// Builds a [`PgStore`].
-#[derive(Debug, Clone)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct PgStoreBuilder {
-    options: PgConnectOptions,
-    direct: Option<PgConnectOptions>,
-    table: TableName,
-    single_active: bool,
-    strategy: Strategy,
-    order: Order,
-    history: History,
-    tenants: Tenants,
-    name: String,
-    leader_ttl: Duration,
-}
-
-impl PgStoreBuilder {
-    /// How rows are claimed.
-    pub fn strategy(mut self, strategy: Strategy) -> Self {
-        self.strategy = strategy;
-        self
-    }
-
-    /// What becomes of the rows of events that were delivered (they are kept). All relays of a table should do the same.
-    pub fn history(mut self, history: History) -> Self {
-        self.history = history;
-        self
-    }
-
-    /// Whether only one relay works on the table at a time (the default).
-    pub fn single_active(mut self, single: bool) -> Self {
-        self.single_active = single;
-        self
-    }
-
-    /// The relay's name, for people: a host or pod name.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// In what order events are delivered (none, by default). By aggregate it needs a table that was migrated `--ordered`, or
-    /// with `--order-index` where an aggregate's writers wait for each other by themselves.
-    pub fn order(mut self, order: Order) -> Self {
-        self.order = order;
-        self
-    }
-
-    /// Whose events the relay is for, and whether they share it (everybody's, as they come). Both need the index that `migrate up`
-    /// adds with `--fair-tenants` or `--tenants`; only some needs `single_active(false)`.
-    pub fn tenants(mut self, mut tenants: Tenants) -> Self {
-        tenants.only.sort_unstable();
-        tenants.only.dedup();
-        self.tenants = tenants;
-        self
-    }
-
-    /// Where to reach the database itself, if the other address is a transaction pooler (`OUTBOX_DIRECT_URL`): all
-    /// connections of the relay go there.
-    pub fn direct(mut self, options: PgConnectOptions) -> Self {
-        self.direct = Some(options);
-        self
-    }
-
-    /// After how long without a sign of life the active relay loses its place (15 s, and at least five times its
-    /// `poll_interval`, at which signs of life are given).
-    pub fn leader_ttl(mut self, ttl: Duration) -> Self {
-        self.leader_ttl = ttl;
-        self
-    }
-
-    /// Makes the store; nothing is connected yet.
-    pub fn build(self) -> PgStore {
-        let options = self.direct.unwrap_or(self.options);
-        let name: String = self.name.chars().filter(|c| !c.is_control()).take(64).collect();
-        PgStore(Arc::new(Inner {
-            label: self.table.to_string().into(),
-            table: self.table,
-            claims: Link::new(options.clone()),
-            settles: Link::new(options.clone()),
-            beside: Link::new(options.clone()),
-            journals: Link::new(options),
-            single_active: self.single_active,
-            strategy: self.strategy,
-            order: self.order,
-            history: self.history,
-            tenants: self.tenants,
-            window: std::sync::Mutex::default(),
-            settled: Notify::new(),
-            holder: format!("{name}/{}", Uuid::now_v7().simple()),
-            leader_ttl: self.leader_ttl,
-            opened: OnceCell::new(),
-            state: Mutex::new(ClaimState::new()),
-            max_attempts: AtomicI32::new(25),
-            heard: Heard::default(),
-            unsure: AtomicBool::new(false),
-            renewed: std::sync::Mutex::default(),
-        }))
-    }
-}
-
 impl PgStore {
-    /// Starts to build a store with its own connections.
-    pub fn builder(options: PgConnectOptions, table: TableName) -> PgStoreBuilder {
-        let name = format!("pid-{}", std::process::id());
-        PgStoreBuilder {
-            options,
-            direct: None,
-            table,
-            single_active: true,
-            strategy: Strategy::Auto,
-            order: Order::None,
-            history: History::Keep,
-            tenants: Tenants::default(),
-            name,
-            leader_ttl: LEADER_TTL,
-        }
-    }
-
-    /// A store with the defaults, that connects to where a pool does (but takes no connection from it).
-    pub fn new(pool: &PgPool, table: TableName) -> Self {
-        Self::builder((*pool.connect_options()).clone(), table).build()
-    }
-
     /// Which columns the table turned out to have.
     ///
     /// # Errors

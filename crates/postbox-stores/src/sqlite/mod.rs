@@ -51,6 +51,7 @@
 mod admin;
 mod ahead;
 mod browse;
+mod builder;
 mod claim;
 mod clock;
 mod dead;
@@ -86,9 +87,10 @@ use sqlx::{Sqlite, Transaction};
 pub use admin::SqliteAdmin;
 pub use error::classify;
 // Only where the program chooses among databases.
+pub use builder::SqliteStoreBuilder;
 #[cfg(feature = "postgres")]
 pub(crate) use link::open;
-pub use store::{SqliteStore, SqliteStoreBuilder};
+pub use store::SqliteStore;
 pub use transaction::SqliteOutboxTransaction;
 pub use tx::SqlxSqlite;
 

@@ -11,7 +11,6 @@ use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Tenants, Verdict};
 use postbox_core::{History, Order, StoreError, TableName};
 use serde_json::{Value, json};
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -46,17 +45,17 @@ pub struct SqliteStore(pub(super) Arc<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    table: TableName,
+    pub(super) table: TableName,
     pub(super) label: Arc<str>,
     pub(super) reader: Link,
     pub(super) writer: Link,
     pub(super) single_active: bool,
-    history: History,
+    pub(super) history: History,
     /// This incarnation of the relay: never used again.
     pub(super) holder: String,
     pub(super) leader_ttl: Duration,
     pub(super) order: Order,
-    tenants: Tenants,
+    pub(super) tenants: Tenants,
     pub(super) opened: OnceCell<Opened>,
     pub(super) state: Mutex<ClaimState>,
     /// What became of rows since the last claim, where order is kept.
@@ -77,106 +76,6 @@ pub(super) struct Opened {
     pub(super) lock_file: PathBuf,
     /// Whether there is the column to count replays.
     pub(super) redrives: bool,
-}
-
-/// Builds a [`SqliteStore`].
-#[derive(Debug, Clone)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct SqliteStoreBuilder {
-    options: SqliteConnectOptions,
-    table: TableName,
-    single_active: bool,
-    history: History,
-    name: String,
-    leader_ttl: Duration,
-    order: Order,
-    tenants: Tenants,
-}
-
-impl SqliteStoreBuilder {
-    /// Whether only one relay works on the table at a time (the default).
-    pub fn single_active(mut self, single: bool) -> Self {
-        self.single_active = single;
-        self
-    }
-
-    /// What becomes of the rows of events that were delivered (they are kept). All relays of a table should do the same.
-    pub fn history(mut self, history: History) -> Self {
-        self.history = history;
-        self
-    }
-
-    /// The relay's name, for people: a host or pod name.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// After how long without a sign of life the active relay loses its place, if its process still exists (15 s, and
-    /// at least five times its `poll_interval`, at which signs of life are given).
-    pub fn leader_ttl(mut self, ttl: Duration) -> Self {
-        self.leader_ttl = ttl;
-        self
-    }
-
-    /// In what order events are delivered (none, by default).
-    pub fn order(mut self, order: Order) -> Self {
-        self.order = order;
-        self
-    }
-
-    /// Whose events the relay is for, and whether they share it (everybody's, as they come). Both need the index that `migrate up`
-    /// adds with `--fair-tenants` or `--tenants`; only some needs `single_active(false)`.
-    pub fn tenants(mut self, mut tenants: Tenants) -> Self {
-        tenants.only.sort_unstable();
-        tenants.only.dedup();
-        self.tenants = tenants;
-        self
-    }
-
-    /// Makes the store; nothing is opened yet.
-    pub fn build(self) -> SqliteStore {
-        let name: String = self.name.chars().filter(|c| !c.is_control()).take(64).collect();
-        SqliteStore(Arc::new(Inner {
-            label: self.table.to_string().into(),
-            table: self.table,
-            reader: Link::new(self.options.clone()),
-            writer: Link::new(self.options),
-            single_active: self.single_active,
-            history: self.history,
-            holder: format!("{name}/{}", Uuid::now_v7().simple()),
-            leader_ttl: self.leader_ttl,
-            order: self.order,
-            tenants: self.tenants,
-            opened: OnceCell::new(),
-            state: Mutex::new(ClaimState::new(self.order)),
-            news: std::sync::Mutex::default(),
-            turned: Notify::new(),
-            seen: AtomicI64::new(0),
-        }))
-    }
-}
-
-impl SqliteStore {
-    /// Starts to build a store with its own connections.
-    pub fn builder(options: SqliteConnectOptions, table: TableName) -> SqliteStoreBuilder {
-        let name = format!("pid-{}", std::process::id());
-        SqliteStoreBuilder {
-            options,
-            table,
-            single_active: true,
-            order: Order::None,
-            history: History::Keep,
-            name,
-            leader_ttl: Duration::from_secs(15),
-            tenants: Tenants::default(),
-        }
-    }
-
-    /// A store with the defaults, that opens the file that a pool does (but takes no connection from it).
-    pub fn new(pool: &SqlitePool, table: TableName) -> Self {
-        Self::builder((*pool.connect_options()).clone(), table).build()
-    }
 }
 
 impl Inner {
