@@ -20,6 +20,7 @@ mod hot;
 mod letters;
 mod migrations;
 mod order;
+mod order_dead;
 mod order_faults;
 mod ordered_tables;
 mod places;
@@ -49,9 +50,9 @@ mod ordered_lease {
         order: the_events_of_an_aggregate_arrive_in_order,
         order: a_retry_holds_back_the_rest_of_its_aggregate,
         order: a_scheduled_event_holds_back_what_is_behind_it,
-        order: a_dead_event_blocks_its_aggregate_until_it_is_replayed,
-        order: a_dead_event_is_skipped_where_that_is_asked_for,
-        order: what_dies_without_a_dispatch_blocks_too,
+        order_dead: a_dead_event_blocks_its_aggregate_until_it_is_replayed,
+        order_dead: a_dead_event_is_skipped_where_that_is_asked_for,
+        order_dead: what_dies_without_a_dispatch_blocks_too,
         order: only_the_first_of_an_aggregate_can_be_claimed,
         order: expired_leases_of_an_aggregate_come_back_one_by_one,
         order: a_lost_lease_lets_nobody_overtake,

@@ -16,26 +16,26 @@ use postbox_testkit::{Proxy, eventually};
 use crate::common::{SOON, settle_all};
 use crate::subject::{Shape, Table};
 
-const BLOCK: Order = Order::Aggregate(OnDead::Block);
-const SKIP: Order = Order::Aggregate(OnDead::Skip);
+pub(crate) const BLOCK: Order = Order::Aggregate(OnDead::Block);
+pub(crate) const SKIP: Order = Order::Aggregate(OnDead::Skip);
 
 /// A relay among many, one that is alone, and one that owns the table.
-const WAYS: [(Strategy, bool); 3] =
+pub(crate) const WAYS: [(Strategy, bool); 3] =
     [(Strategy::Lease, false), (Strategy::Lease, true), (Strategy::Owner, true)];
 
 const OTHER: Topic = Topic::from_static("org.thing.changed.v1");
 
-fn of(aggregate: &str, n: usize) -> Record {
+pub(crate) fn of(aggregate: &str, n: usize) -> Record {
     event(TOPIC, n).aggregate("thing", aggregate).build().unwrap()
 }
 
-fn all_of(aggregates: &str) -> Vec<Record> {
+pub(crate) fn all_of(aggregates: &str) -> Vec<Record> {
     let place = |(n, name): (usize, char)| of(&name.to_string(), n);
     aggregates.chars().enumerate().map(place).collect()
 }
 
 /// What a claim brought: aggregates and numbers, those of one strand in their order.
-fn shown(claim: &Claim) -> String {
+pub(crate) fn shown(claim: &Claim) -> String {
     let mut by_strand: HashMap<i64, Vec<String>> = HashMap::new();
     let mut last: HashMap<i64, i64> = HashMap::new();
     for row in &claim.rows {
@@ -54,7 +54,7 @@ async fn suspect(store: &PgStore) -> Claim {
     store.claim(request(ClaimMode::Suspect, 1)).await.unwrap()
 }
 
-async fn settle(store: &PgStore, claim: &Claim, verdict: &Verdict) {
+pub(crate) async fn settle(store: &PgStore, claim: &Claim, verdict: &Verdict) {
     let settled = store.settle(&settle_all(claim, verdict), 0).await.unwrap();
     assert!(settled.lost.is_empty() && settled.busy.is_empty(), "{settled:?}");
 }
@@ -63,11 +63,11 @@ fn retry(after: Duration) -> Verdict {
     Verdict::Retry { after, reason: Summary::new("not now", 100) }
 }
 
-fn dead() -> Verdict {
+pub(crate) fn dead() -> Verdict {
     Verdict::Dead { reason: Summary::new("never", 100) }
 }
 
-fn release() -> Verdict {
+pub(crate) fn release() -> Verdict {
     Verdict::Release { after: None, reason: None }
 }
 
@@ -171,80 +171,6 @@ async fn a_retry_holds_back_what_follows_uncharged() {
                 "{}",
                 shown(&again)
             );
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dead_event_blocks_its_strand_or_is_skipped() {
-    for (strategy, single) in WAYS {
-        let table = Table::new(Shape::Ordered).await;
-        let (blocking, skipping) =
-            (table.in_order(BLOCK, strategy, single), table.in_order(SKIP, strategy, single));
-        let ids = enqueue(&table, all_of("aaaab")).await;
-        let first = claim(&blocking, 100).await;
-        assert_eq!(first.rows.len(), 5);
-        // The second of a dies: the first is delivered.
-        let verdict = |id: EventId| match ids.iter().position(|other| *other == id) {
-            Some(1) => dead(),
-            Some(0 | 4) => Verdict::Delivered,
-            _ => release(),
-        };
-        let verdicts: Vec<Verdict> =
-            first.rows.iter().map(|row| verdict(row.delivery.meta.event_id)).collect();
-        let settlements = settle_all(&first, &release()).into_iter().zip(verdicts);
-        let settlements: Vec<_> =
-            settlements.map(|(settlement, verdict)| Settlement { verdict, ..settlement }).collect();
-        assert!(blocking.settle(&settlements, 0).await.unwrap().lost.is_empty());
-        enqueue(&table, all_of("ac")).await;
-        let found = claim(&blocking, 100).await;
-        assert!(shown(&found).starts_with('c') && found.rows.len() == 1, "{}", shown(&found));
-        blocking.close().await;
-        let found = claim(&skipping, 100).await;
-        assert!(shown(&found).starts_with('a') || shown(&found).contains(", a"), "{}", shown(&found));
-        assert_eq!(shown(&found).matches('a').count(), 3);
-        settle(&skipping, &found, &release()).await;
-        skipping.close().await;
-        // Replayed, it is the first again.
-        table.db.psql("UPDATE org_outbox SET dead_at = NULL, attempts = 0, available_at = now() WHERE dead_at IS NOT NULL");
-        let last = table.in_order(BLOCK, strategy, single);
-        let found = claim(&last, 100).await;
-        assert_eq!(shown(&found).matches('a').count(), 4, "{}", shown(&found));
-        assert!(found.rows.iter().any(|row| row.delivery.meta.event_id == ids[1]));
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dead_event_in_the_middle_ends_the_run() {
-    for (strategy, single) in WAYS {
-        let table = Table::new(Shape::Ordered).await;
-        let store = table.in_order(BLOCK, strategy, single);
-        let ids = enqueue(&table, all_of("aaaa")).await;
-        table.db.psql(&format!("UPDATE org_outbox SET dead_at = now() WHERE event_id = '{}'", ids[2].0));
-        let found = claim(&store, 100).await;
-        let brought: Vec<EventId> = found.rows.iter().map(|row| row.delivery.meta.event_id).collect();
-        assert_eq!(brought, ids[..2]);
-        settle(&store, &found, &Verdict::Delivered).await;
-        assert_eq!(shown(&claim(&store, 100).await), "");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_exhausted_head_dies_alone() {
-    for (strategy, single) in WAYS {
-        for order in [BLOCK, SKIP] {
-            let table = Table::new(Shape::Ordered).await;
-            let store = table.in_order(order, strategy, single);
-            let ids = enqueue(&table, all_of("aaa")).await;
-            table.set_attempts(ids[0], 25).await;
-            let found = claim(&store, 100).await;
-            assert_eq!((found.rows.len(), found.buried.len()), (0, 1), "{found:?}");
-            assert!(state(&table, ids[0]).await.dead);
-            table.set_attempts(ids[2], 25).await;
-            let found = claim(&store, 100).await;
-            let expected: &[EventId] = if order == BLOCK { &[] } else { &ids[1..2] };
-            let brought: Vec<EventId> = found.rows.iter().map(|row| row.delivery.meta.event_id).collect();
-            assert_eq!((brought.as_slice(), found.buried.len()), (expected, 0));
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod hot;
 pub mod moved;
 pub mod order;
 pub mod order_chaos;
+pub mod order_dead;
 mod promises;
 pub mod relay;
 pub mod script;
