@@ -223,6 +223,9 @@ impl<S: Sweep> Cleaner<S> {
         let mut pause = TIDY_EVERY;
         while self.tidies && !*self.closed.borrow() {
             self.pause(pause).await;
+            if *self.closed.borrow() {
+                break;
+            }
             let started = Instant::now();
             pause = match self.store.tidy().await {
                 Ok(Tidied::Nothing) => TIDY_EVERY,

@@ -120,8 +120,7 @@ fn is_tls(error: &reqwest::Error) -> bool {
     let mut cause = error.source();
     while let Some(inner) = cause {
         let io = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if inner.is::<rustls::Error>() || io.is_some_and(<(dyn StdError + Send + Sync)>::is::<rustls::Error>)
-        {
+        if inner.is::<rustls::Error>() || io.is_some_and(<dyn StdError + Send + Sync>::is::<rustls::Error>) {
             return true;
         }
         cause = inner.source();

@@ -27,8 +27,8 @@ pub(super) fn literal(places: &[Option<Place>]) -> String {
     for place in places {
         let before = if list.is_empty() { '{' } else { ',' };
         let _ = match place {
-            Some(Place([a, b, c, d, e, f])) => {
-                let (block, offset) = (u32::from_be_bytes([*a, *b, *c, *d]), u16::from_be_bytes([*e, *f]));
+            Some(Place([block @ .., high, low])) => {
+                let (block, offset) = (u32::from_be_bytes(*block), u16::from_be_bytes([*high, *low]));
                 write!(list, "{before}\"({block},{offset})\"")
             }
             None => write!(list, "{before}NULL"),

@@ -158,12 +158,11 @@ impl Own {
             payloads: base.fill(
                 "SELECT id, payload::text, payload_raw, content_type FROM {{table}} WHERE id = ANY ($1)",
             ),
-            // Where it is a transaction of its own ($8), it does not wait for the disk: what a server that fails may forget of it is that rows were in flight, and they are still
-            // there. Whatever is settled or taken over waits, and what was written down before goes to the disk with it.
+            // It commits synchronously, and with it whatever was committed before it: a writer may have left that to a crash (hazard 33).
             journal: base.fill(
                 "UPDATE {{relay}} SET win = $4, win_from = $5, win_to = $6,
                         expires_at = clock_timestamp() + make_interval(secs => $7)
-                 WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL, set_config('synchronous_commit', 'off', true)",
+                 WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL",
             ),
             is_mine: base.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = $1 AND holder = $2 AND epoch = $3)",
