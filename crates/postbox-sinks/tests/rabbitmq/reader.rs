@@ -28,6 +28,7 @@ pub(crate) fn ask(url: &str, args: &[&str]) -> String {
 }
 
 /// The event ids of the messages of a queue.
+#[allow(dead_code, reason = "for the tests of the program, which share this reader")]
 pub(crate) fn ids(url: &str, queue: &str) -> Vec<String> {
     ask(url, &["ids", queue]).lines().map(str::to_owned).collect()
 }
