@@ -17,7 +17,7 @@ const BROKERS: &str =
 /// Builds for release, starts the server (SQLite needs none), runs the benchmark.
 pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
     let on_sqlite = args.contains(&"--sqlite");
-    let pooled = args.contains(&"--pooler");
+    let behind = args.contains(&"--pooler");
     let args: Vec<&str> = args.iter().copied().filter(|arg| *arg != "--pooler").collect();
     let mut build = cargo();
     build.args(["build", "--release", "--package", "postbox-bench"]);
@@ -43,7 +43,7 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
     let mut pooler = None;
     if let Some(server) = &server {
         bench.env("POSTBOX_BENCH_PG_URL", server.url("postgres"));
-        if pooled {
+        if behind {
             let pooler = pooler.insert(PgBouncer::in_front_of(server)?);
             bench.env("POSTBOX_BENCH_POOLER_URL", format!("postgres://postgres@{}/postgres", pooler.addr()));
         }
