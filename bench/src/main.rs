@@ -69,7 +69,7 @@ async fn main() {
             sinks::outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await;
         }
         Some("outage") if !brokers => {
-            outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await
+            outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await;
         }
         Some("latency") => latency::run(number(1, 500), number(2, 3), number(3, 20)).await,
         #[cfg(feature = "brokers")]

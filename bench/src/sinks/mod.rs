@@ -10,6 +10,7 @@ pub(crate) mod outage;
 mod rabbitmq;
 mod redis;
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::drain::{Bench, TOPIC, config_file, median};
@@ -70,7 +71,7 @@ pub(crate) async fn run(events: usize, rounds: usize, batch: usize, only: Option
         let (nowhere, client, relay) =
             (median(&mut rates.nowhere), median(&mut rates.client), median(&mut rates.relay));
         let ratio = relay / nowhere.min(client);
-        table += &format!("| {name} | {nowhere:.0}/s | {client:.0}/s | {relay:.0}/s | {ratio:.2} |\n");
+        let _ = writeln!(table, "| {name} | {nowhere:.0}/s | {client:.0}/s | {relay:.0}/s | {ratio:.2} |");
     }
     println!("medians, and the last as a part of the lesser of the first two:\n\n{table}");
 }
