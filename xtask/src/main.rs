@@ -22,7 +22,8 @@ The project's own commands.
                                      there are none; ARGS go to `cargo test`
     cargo xtask services             start the private servers, print their URLs, run until Ctrl-C
     cargo xtask bench NAME [ARGS]    build for release and run one benchmark on a private PostgreSQL that syncs,
-                                     or with --sqlite on a file; `bench peers` installs what it compares with first
+                                     or with --sqlite on a file; `bench peers` installs what it compares with first,
+                                     `bench sinks` and `bench outage --brokers` the brokers
     cargo xtask check                format, lints, docs, the book, each feature alone, licenses and sources
     cargo xtask book                 build the book into target/book and check its links
 ";

@@ -29,7 +29,7 @@ trait Broker: Sized {
     /// Makes a place for messages.
     async fn make(&self, destination: &str);
 
-    /// Sends messages, as many under way as pay, and waits until all are confirmed. The connection is not part of the time.
+    /// Sends messages, many under way, and waits until all are confirmed. The connection is not part of the time.
     async fn publish(
         &self,
         destination: &str,
