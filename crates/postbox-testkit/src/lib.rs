@@ -9,7 +9,7 @@
 //! - [`process`]: [`Program`] runs a binary, waits for its lines, stops it in every way there is.
 //! - [`eventually()`]: waits for a condition, and says what it waited for when it never came.
 //! - [`suite`]: what every store must keep, written once; [`store_suite!`] makes tests of it.
-//! - [`sink_suite`]: what every sink to a broker must keep, written once; [`sink_suite!`] makes tests of it.
+//! - [`mod@sink_suite`]: what every sink to a broker must keep, written once; [`sink_suite!`] makes tests of it.
 //! - [`mod@skip`]: a test that cannot run says so, and `cargo xtask test` hears it.
 //!
 //! Only `server` and `skip` exist without the `kit` feature; whatever needs the engine or tokio stands behind it.

@@ -266,7 +266,7 @@ impl<S> RelayBuilder<S> {
         self
     }
 
-    /// Gives the route that was added last a [`Template`]: where at its sinks the events go, such as `events.{topic}`. It
+    /// Gives the route that was added last a [`Template`](crate::Template): where at its sinks the events go, such as `events.{topic}`. It
     /// wins over what the sinks themselves say. An event that lacks a value for it is dead at once.
     ///
     /// ```

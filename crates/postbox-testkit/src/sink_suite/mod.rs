@@ -1,7 +1,7 @@
 //! The sink suite: what every sink to a broker must keep, written once.
 //!
 //! A sink's test brings a [`Broker`]: a private server, the sink under test, and a reader of another implementation than the
-//! sink's client. [`sink_suite!`](crate::sink_suite) makes one test of each promise from it. Whatever a broker cannot do it
+//! sink's client. [`sink_suite!`](macro@crate::sink_suite) makes one test of each promise from it. Whatever a broker cannot do it
 //! declares in its [`Abilities`], and the tests that need it say `skipped`.
 
 pub mod delivery;
