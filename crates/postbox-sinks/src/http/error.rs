@@ -116,16 +116,16 @@ pub(super) fn is_broken(error: &reqwest::Error) -> bool {
 }
 
 /// Whether TLS failed. With TLS 1.3 a receiver judges our certificate when the connection is open already, at our end.
-fn is_tls(error: &reqwest::Error) -> bool {
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let io = inner.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if inner.is::<rustls::Error>() || io.is_some_and(<dyn StdError + Send + Sync>::is::<rustls::Error>) {
-            return true;
-        }
-        cause = inner.source();
+fn is_tls(error: &(dyn StdError + 'static)) -> bool {
+    // HTTP/2 keeps only the words of what ended its connection.
+    if error.is::<rustls::Error>() || error.to_string().starts_with("received fatal alert: ") {
+        return true;
     }
-    false
+    // What an I/O error holds is not its source, but that one's source is.
+    match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+        Some(held) => is_tls(held),
+        None => error.source().is_some_and(is_tls),
+    }
 }
 
 fn timed_out(host: String, limit: Duration) -> DispatchError {

@@ -98,7 +98,7 @@ fn every_closing_has_its_class() {
         (320, "CONNECTION_FORCED - shutdown", (true, Unavailable)),
         (530, "NOT_ALLOWED", (true, Unavailable)),
         (504, "CHANNEL_ERROR - expected 'channel.open'", (false, Retry(None))),
-        (541, "INTERNAL_ERROR", (false, Retry(None))),
+        (541, "INTERNAL_ERROR", (true, Unavailable)),
     ] {
         assert_eq!(of(code, words), class, "{code}");
     }
