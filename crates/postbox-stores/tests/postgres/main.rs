@@ -10,6 +10,7 @@ mod ahead;
 mod circuits;
 mod commits;
 mod common;
+mod durable;
 mod embed;
 mod enqueue_sql;
 mod faults;
