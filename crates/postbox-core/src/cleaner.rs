@@ -247,3 +247,61 @@ impl<S: Sweep> Cleaner<S> {
         let _ = tokio::time::timeout(pause, closed.wait_for(|closed| *closed)).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Nothing to sweep; counts how often room is asked for.
+    struct Tidy {
+        looks: Arc<AtomicUsize>,
+        says: Tidied,
+    }
+
+    impl Sweep for Tidy {
+        fn table(&self) -> &'static str {
+            "t"
+        }
+
+        async fn sweep(&self, _: &SweepRequest) -> Result<Swept, StoreError> {
+            Ok(Swept::Deleted(0))
+        }
+
+        async fn tidy(&self) -> Result<Tidied, StoreError> {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            Ok(self.says)
+        }
+    }
+
+    /// How often a cleaner looks within an hour, and then once it is closed.
+    async fn looks(says: Tidied, vacuum: bool) -> (usize, usize) {
+        let looks = Arc::new(AtomicUsize::new(0));
+        let cleaner = Arc::new(Cleaner::new(Tidy { looks: Arc::clone(&looks), says }).vacuum(vacuum));
+        let running = tokio::spawn({
+            let cleaner = Arc::clone(&cleaner);
+            async move { cleaner.run().await }
+        });
+        tokio::time::sleep(Duration::from_hours(1)).await;
+        let before = looks.load(Ordering::Relaxed);
+        cleaner.close();
+        running.await.unwrap();
+        (before, looks.load(Ordering::Relaxed) - before)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn room_is_looked_for_every_few_seconds_and_never_at_a_stop() {
+        let (often, after) = looks(Tidied::Done, true).await;
+        assert!((600..=900).contains(&often), "{often}");
+        assert_eq!(after, 0, "a stop starts no vacuum");
+        assert_eq!(looks(Tidied::Nothing, false).await, (0, 0), "it was told not to");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_the_room_is_held_it_is_looked_for_ever_more_seldom() {
+        let (often, _) = looks(Tidied::Held, true).await;
+        assert!((8..=16).contains(&often), "{often}");
+    }
+}

@@ -102,6 +102,7 @@ mod tests {
     fn the_stream_answers_with_a_status() {
         for (answer, class) in [
             (r#"{"code":400,"err_code":10054,"description":"message size exceeds maximum allowed"}"#, Reject),
+            (r#"{"code":429,"err_code":10167,"description":"too many requests"}"#, Unavailable),
             (r#"{"code":503,"err_code":10077,"description":"maximum bytes exceeded"}"#, Unavailable),
             (r#"{"code":500,"err_code":10047,"description":"insufficient storage resources"}"#, Unavailable),
         ] {

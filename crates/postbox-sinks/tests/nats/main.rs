@@ -127,6 +127,20 @@ async fn orders_to_the_server_are_not_for_events_to_give() {
     assert_eq!(received[1].headers["Nats-Msg-Id"], format!("{}@{topic}", bad.meta.event_id));
 }
 
+/// A stream leaves out what it takes for a repetition, and confirms it all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_event_may_go_to_several_subjects_of_a_stream_and_to_each_once() {
+    let nats = broker_or_skip!(Nats::start());
+    let all = fresh("all");
+    nats.wire().make_stream(&format!("{all}.*"));
+    let event = event("shop.order.placed.v1", 1);
+    for part in ["orders", "audit", "orders"] {
+        let destination = format!("{all}.{part}");
+        nats.sink(&[("destination", destination.as_str())]).dispatch(&event).await.unwrap();
+    }
+    assert_eq!(nats.read(&format!("{all}.*")).await.len(), 2, "the second to the same subject is known");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_login_that_a_server_wants() {
     let token = broker_or_skip!(NatsServer::try_with(&ServerOptions::new().token("t0ken")));

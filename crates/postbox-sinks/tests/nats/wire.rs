@@ -94,7 +94,7 @@ impl Wire {
 }
 
 fn name_of(subject: &str) -> String {
-    subject.replace('.', "_")
+    subject.replace(['.', '*'], "_")
 }
 
 fn message(message: &Value) -> Received {
