@@ -26,13 +26,13 @@ async fn write_without_waiting(db: &TestDb) -> String {
     .await
 }
 
-async fn claimed_is_on_disk(strategy: Strategy, pooled: bool) {
+async fn claimed_is_on_disk(strategy: Strategy, behind: bool) {
     let server = PgServer::with(&["fsync=on", "wal_writer_delay=10s", "autovacuum=off"]);
     let db = server.database();
     let name: TableName = "public.org_outbox".parse().unwrap();
     let direct = connect_options(&db.url).unwrap();
     migrate::up(&mut direct.connect().await.unwrap(), &name, |_| {}).await.unwrap();
-    let pooler = pooled.then(|| PgBouncer::in_front_of(&server).unwrap());
+    let pooler = behind.then(|| PgBouncer::in_front_of(&server).unwrap());
     let options = match &pooler {
         Some(pooler) => connect_options(&db.url_through(pooler.addr())).unwrap(),
         None => direct,
