@@ -87,6 +87,17 @@ pub(super) fn of_status(
     })
 }
 
+/// An answer without the path that was asked for: many repeat it, and it may be a secret.
+pub(super) fn without_path(body: &[u8], asked: &url::Url) -> String {
+    let body = String::from_utf8_lossy(body);
+    let path = asked.path().trim_end_matches('/');
+    if path.len() < 2 {
+        return body.into_owned();
+    }
+    let plain = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
+    body.replace(path, "/***").replace(&*plain, "/***")
+}
+
 /// Where a redirect leads to, without its path, which may be as secret as the one that was asked for.
 fn origin(to: &str) -> String {
     match url::Url::parse(to) {
@@ -220,6 +231,18 @@ mod tests {
         assert!(text.ends_with("Error: \u{fffd}\u{fffd}"), "{text}");
         let text = of_status("h", StatusCode::from_u16(599).unwrap(), &HeaderMap::new(), b"");
         assert!(text.unwrap_err().to_string().ends_with("h answered 599"));
+    }
+
+    #[test]
+    fn hazard_49_an_answer_that_repeats_the_path_does_not_show_it() {
+        let asked = |url: &str| url::Url::parse(url).unwrap();
+        for (body, url, shown) in [
+            ("Cannot POST /services/T0/s3cret", "https://h/services/T0/s3cret?x=1", "Cannot POST /***"),
+            ("no /a b/s3cret/ here", "https://h/a%20b/s3cret/", "no /***/ here"),
+            ("all is /well", "https://h/", "all is /well"),
+        ] {
+            assert_eq!(without_path(body.as_bytes(), &asked(url)), shown);
+        }
     }
 
     #[test]

@@ -99,7 +99,11 @@ impl Inner {
         let status = response.status();
         let most = if status.is_success() { READ_OF_SUCCESS } else { READ_OF_FAILURE };
         let body = read(&mut response, most).await;
-        error::of_status(&self.host, status, response.headers(), &body)
+        if status.is_success() {
+            return Ok(());
+        }
+        let body = error::without_path(&body, response.url());
+        error::of_status(&self.host, status, response.headers(), body.as_bytes())
     }
 
     async fn send(&self, delivery: &Delivery) -> Result<Response, Unsent> {
