@@ -11,6 +11,7 @@ use tokio::sync::{Mutex, Notify, OnceCell};
 use uuid::Uuid;
 
 use super::claim::ClaimState;
+use super::durable::Durable;
 use super::link::Link;
 use super::signal::Heard;
 use super::store::{Inner, PgStore};
@@ -104,6 +105,7 @@ impl PgStoreBuilder {
             history: self.history,
             tenants: self.tenants,
             window: std::sync::Mutex::default(),
+            durable: Durable::default(),
             settled: Notify::new(),
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,

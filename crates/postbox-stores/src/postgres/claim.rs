@@ -147,7 +147,7 @@ impl Inner {
         link.keep().await?;
         state.lost_tokens.clear();
         if !batch.rows.is_empty() {
-            batch = self.hand_over(&mut state, opened, &request, batch).await?;
+            batch = self.hand_over(&mut state, opened, &request, batch, Instant::now()).await?;
         }
         if let Some(wake) = &opened.wake {
             let by_time = opened.ordered.is_none() && opened.statements.claims.by_tenant.is_none();

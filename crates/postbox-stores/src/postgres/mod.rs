@@ -11,6 +11,7 @@ mod builder;
 mod claim;
 mod dead;
 mod diagnose;
+mod durable;
 mod embed;
 mod error;
 mod facts;

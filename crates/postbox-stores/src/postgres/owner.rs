@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::sync::{MutexGuard, PoisonError};
+use std::time::Instant;
 
 use postbox_core::hash::RowMap;
 use postbox_core::store::{Buried, Claim, Lease, Settlement, Standing, Token, Verdict};
@@ -130,16 +131,22 @@ impl Inner {
     }
 
     /// Writes down the window, with these rows in it; they are in flight from then on. Nobody has been handed rows that could not be
-    /// written down, or that were refused. On a connection of its own: the next rows are read meanwhile.
+    /// written down, or that were refused. On a connection of its own: the next rows are read meanwhile. `seen` is when these were read.
     pub(super) async fn admit(
         &self,
         reign: Reign<'_>,
         rows: &[(Uuid, Spot)],
+        seen: Instant,
     ) -> Result<Standing, StoreError> {
+        let waits = !self.durable.has(seen);
         let written = async {
             let mut link = self.journals.take().await?;
-            let standing = self.journal(&mut link.connection, reign).await?;
+            let begun = Instant::now();
+            let standing = self.journal(&mut link.connection, reign, waits).await?;
             link.keep().await?;
+            if waits && standing != Standing::Standby {
+                self.durable.up_to(begun);
+            }
             Ok(standing)
         };
         let standing = written.await;
@@ -158,6 +165,7 @@ impl Inner {
         &self,
         connection: &mut PgConnection,
         Reign { opened, own, epoch, ttl, .. }: Reign<'_>,
+        waits: bool,
     ) -> Result<Standing, StoreError> {
         let (bounds, (from, to)) = {
             let mut window = self.window();
@@ -166,7 +174,7 @@ impl Inner {
         // What is available since ever lies before all times that can be written here.
         let from = from.filter(|from| *from > START.0);
         let journal = opened
-            .query(&own.journal)
+            .query(if waits { &own.journal } else { &own.journal_soon })
             .bind(&opened.key)
             .bind(&self.holder)
             .bind(epoch)

@@ -92,6 +92,8 @@ struct Ahead {
     /// The first strand that was looked at.
     from: i64,
     read: Instant,
+    /// When the answer was there.
+    seen: Instant,
     exclude: Arc<[Topic]>,
     spent: Arc<[Spent]>,
 }
@@ -205,7 +207,7 @@ impl Inner {
         }
         let reigns_on = lead.epoch == reading.epoch;
         let Some(ahead) = reading.batches.recv().await else { return Ok(None) };
-        let (from, serves) = (ahead.from, reigns_on && ahead.serves(request));
+        let (from, seen, serves) = (ahead.from, ahead.seen, reigns_on && ahead.serves(request));
         let batch = match ahead.found {
             Found::Batch(batch) => Some(batch),
             // What cannot be decoded is read again, by itself.
@@ -222,17 +224,19 @@ impl Inner {
             state.at.start_again(from);
             return Ok(None);
         };
-        let batch = self.hand_over(state, opened, request, batch).await?;
+        let batch = self.hand_over(state, opened, request, batch, seen).await?;
         Ok(Some(batch.claim))
     }
 
     /// Writes rows down as in flight, and has the next ones read meanwhile. What the relay may not work on does not stay in the batch.
+    /// `seen` is when they were read, or later.
     pub(super) async fn hand_over(
         self: &Arc<Self>,
         state: &mut ClaimState,
         opened: &Opened,
         request: &ClaimRequest,
         batch: Batch,
+        seen: Instant,
     ) -> Result<Batch, StoreError> {
         let asked = Instant::now();
         let reign = state.lead.as_ref().and_then(|lead| Reign::of(opened, lead.epoch, lead.ttl));
@@ -256,7 +260,7 @@ impl Inner {
             let (task, known) = (tokio::spawn(beside), Ranges::of(&self.window().keys.bounds()));
             state.reading = Some(Reading { batches, task, epoch: reign.epoch, known });
         }
-        let admitted = self.admit(reign, &batch.rows).await;
+        let admitted = self.admit(reign, &batch.rows, seen).await;
         if let Ok(Standing::Active) = admitted {
             if let Some(lead) = &mut state.lead {
                 lead.renewed = asked;
@@ -336,9 +340,9 @@ async fn read_beside(
     one: ClaimRequest,
     batches: mpsc::Sender<Ahead>,
 ) -> Position {
-    let ahead = |found, from, read| {
+    let ahead = |found, from, (read, seen)| {
         let (exclude, spent) = (Arc::clone(&one.exclude), Arc::clone(&one.spent));
-        Ahead { found, from, read, exclude, spent }
+        Ahead { found, from, read, seen, exclude, spent }
     };
     let (mut several, mut asked) = (1, Instant::now());
     loop {
@@ -349,6 +353,7 @@ async fn read_beside(
         // What cannot be read is for the next claim to find out.
         let Ok(Some(sight)) = inner.read_ahead(&mut at, reign, &request, asked).await else { return at };
         drop(inner);
+        let seen = Instant::now();
         let (rows, bytes, is_more) = match sight {
             Sight::Rows { rows, bytes, more } => (rows, bytes, more),
             Sight::Batch(batch) => {
@@ -356,7 +361,7 @@ async fn read_beside(
                 if several > 1 {
                     at.wary = WARY;
                 }
-                if !goes || batches.send(ahead(Found::Batch(batch), from, asked)).await.is_err() {
+                if !goes || batches.send(ahead(Found::Batch(batch), from, (asked, seen))).await.is_err() {
                     at.start_again(from);
                 }
                 return at;
@@ -369,7 +374,7 @@ async fn read_beside(
             let task = tokio::spawn(async move {
                 store.upgrade().and_then(|inner| inner.decoded(&batch, reign.0, more))
             });
-            if batches.send(ahead(Found::Decoding(task), FIRST_STRAND, asked)).await.is_err() {
+            if batches.send(ahead(Found::Decoding(task), FIRST_STRAND, (asked, seen))).await.is_err() {
                 at.start_again(FIRST_STRAND);
                 return at;
             }

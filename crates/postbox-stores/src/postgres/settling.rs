@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use postbox_core::redact::Summary;
 use postbox_core::store::{Lease, Settled, Settlement, Verdict};
@@ -57,6 +58,7 @@ impl Inner {
     ) -> Result<Settled, StoreError> {
         let alike = opened.statements.own.as_ref().filter(|_| are_alike(&settlements));
         let mut link = self.settles.take().await?;
+        let (begun, sure) = (Instant::now(), !self.unsure.load(Ordering::Relaxed));
         let written = if let Some(own) = alike {
             self.write_alike(opened, own, &settlements, &mut link.connection).await
         } else {
@@ -78,6 +80,10 @@ impl Inner {
         let unknown = settled.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection);
         self.unsure.store(unknown, Ordering::Relaxed);
         let settled = settled?;
+        // Only what changed something was written, and waited for the disk.
+        if sure && settled.lost.len() + settled.busy.len() < settlements.len() {
+            self.durable.up_to(begun);
+        }
         let done = || settlements.iter().map(|s| &s.lease).filter(|lease| !settled.busy.contains(&lease.row));
         if opened.layout == Layout::Bare {
             let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);

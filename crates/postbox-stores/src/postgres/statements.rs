@@ -98,6 +98,7 @@ pub(super) struct Own {
     pub(super) unsettled: String,
     pub(super) payloads: String,
     pub(super) journal: String,
+    pub(super) journal_soon: String,
     pub(super) is_mine: String,
     pub(super) bury: String,
 }
@@ -158,12 +159,10 @@ impl Own {
             payloads: base.fill(
                 "SELECT id, payload::text, payload_raw, content_type FROM {{table}} WHERE id = ANY ($1)",
             ),
-            // It commits synchronously, and with it whatever was committed before it: a writer may have left that to a crash (hazard 33).
-            journal: base.fill(
-                "UPDATE {{relay}} SET win = $4, win_from = $5, win_to = $6,
-                        expires_at = clock_timestamp() + make_interval(secs => $7)
-                 WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL",
-            ),
+            journal: base.fill(JOURNAL),
+            // For rows that are on disk already: it does not wait for it. What a server that fails may forget of it is that rows were in
+            // flight, and they are still there.
+            journal_soon: base.fill(&format!("{JOURNAL}, set_config('synchronous_commit', 'off', true)")),
             is_mine: base.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = $1 AND holder = $2 AND epoch = $3)",
             ),
@@ -175,6 +174,11 @@ impl Own {
         }
     }
 }
+
+/// It commits synchronously, and with it whatever was committed before it: a writer may have left that to a crash (hazard 33).
+const JOURNAL: &str = "UPDATE {{relay}} SET win = $4, win_from = $5, win_to = $6,
+                              expires_at = clock_timestamp() + make_interval(secs => $7)
+                       WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL";
 
 const EXPIRED: &str = "locked_at < now() - make_interval(secs => $5)";
 

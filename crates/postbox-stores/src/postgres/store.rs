@@ -16,6 +16,7 @@ use tokio::sync::{Mutex, Notify, OnceCell};
 use uuid::Uuid;
 
 use super::claim::ClaimState;
+use super::durable::Durable;
 use super::error::within;
 use super::history::Sent;
 use super::link::{Link, OPERATION_LIMIT};
@@ -54,6 +55,7 @@ pub(super) struct Inner {
     pub(super) history: History,
     pub(super) tenants: Tenants,
     pub(super) window: std::sync::Mutex<Window>,
+    pub(super) durable: Durable,
     /// Something was settled: strands that were in flight may go on.
     pub(super) settled: Notify,
     /// This incarnation of the relay: never used again.

@@ -7,7 +7,7 @@ use postbox_core::{Store as _, TableName};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options, migrate};
 use postbox_testkit::suite::claim;
 use postbox_testkit::{PgBouncer, PgServer, TestDb, eventually};
-use sqlx::ConnectOptions as _;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection};
 
 use crate::common::{SOON, settle_all};
 
@@ -26,8 +26,22 @@ async fn write_without_waiting(db: &TestDb) -> String {
     .await
 }
 
+/// A server whose own writer of the log comes late.
+fn lazy_server() -> PgServer {
+    PgServer::with(&["fsync=on", "wal_writer_delay=10s", "autovacuum=off"])
+}
+
+/// A store that has the table: whoever comes first takes it over, which is on disk in any case; what is meant are the claims after
+/// that.
+async fn has_the_table(store: &PgStore) {
+    eventually("the table", Duration::from_secs(30), async || {
+        claim(store, 10).await.standing == Standing::Active
+    })
+    .await;
+}
+
 async fn claimed_is_on_disk(strategy: Strategy, behind: bool) {
-    let server = PgServer::with(&["fsync=on", "wal_writer_delay=10s", "autovacuum=off"]);
+    let server = lazy_server();
     let db = server.database();
     let name: TableName = "public.org_outbox".parse().unwrap();
     let direct = connect_options(&db.url).unwrap();
@@ -38,11 +52,7 @@ async fn claimed_is_on_disk(strategy: Strategy, behind: bool) {
         None => direct,
     };
     let store = PgStore::builder(options, name).strategy(strategy).build();
-    // Whoever comes first takes the table over, which is on disk in any case; what is meant is the claim of one that has it.
-    eventually("the table", Duration::from_secs(30), async || {
-        claim(&store, 10).await.standing == Standing::Active
-    })
-    .await;
+    has_the_table(&store).await;
     for _ in 0..3 {
         let end = write_without_waiting(&db).await;
         let claimed = claim(&store, 10).await;
@@ -66,4 +76,49 @@ async fn hazard_33_what_an_owner_claims_is_on_disk_behind_a_pooler() {
 #[tokio::test(flavor = "multi_thread")]
 async fn hazard_33_what_is_leased_is_on_disk() {
     Box::pin(claimed_is_on_disk(Strategy::Lease, false)).await;
+}
+
+/// An owner reads ahead and does not wait for the disk where others have done so since: while writers who do not wait go on writing.
+#[tokio::test(flavor = "multi_thread")]
+async fn hazard_33_what_an_owner_has_read_ahead_is_on_disk_when_it_is_claimed() {
+    const ROUNDS: i64 = 60;
+    let server = lazy_server();
+    let db = server.database();
+    let name: TableName = "public.org_outbox".parse().unwrap();
+    let options = connect_options(&db.url).unwrap();
+    let mut writer = options.connect().await.unwrap();
+    migrate::up(&mut writer, &name, |_| {}).await.unwrap();
+    sqlx::query("SET synchronous_commit = off").execute(&mut writer).await.unwrap();
+    let store = PgStore::builder(options, name).strategy(Strategy::Owner).build();
+    has_the_table(&store).await;
+    // How far the log has to be on disk for events up to a sequence.
+    let mut ends: Vec<(i64, i64)> = Vec::new();
+    let mut claimed = 0;
+    while claimed < 10 * ROUNDS {
+        if i64::try_from(ends.len()).unwrap() < ROUNDS {
+            let last = sqlx::query_scalar(
+                "WITH new AS (INSERT INTO org_outbox (tenant_id, topic, payload, event_id)
+                              SELECT gen_random_uuid(), 'a.b.c.v1', '{}', gen_random_uuid() FROM generate_series(1, 10)
+                              RETURNING sequence)
+                 SELECT max(sequence) FROM new",
+            );
+            let last: i64 = last.fetch_one(&mut writer).await.unwrap();
+            ends.push((last, position(&mut writer, "insert").await));
+        }
+        let batch = claim(&store, 5).await;
+        let on_disk = position(&mut writer, "flush").await;
+        for row in &batch.rows {
+            let sequence = row.delivery.meta.sequence;
+            let (_, end) = ends.iter().find(|(last, _)| *last >= sequence).unwrap();
+            assert!(on_disk >= *end, "{sequence} may be delivered from now on");
+        }
+        claimed += i64::try_from(batch.rows.len()).unwrap();
+        store.settle(&settle_all(&batch, &Verdict::Delivered), 0).await.unwrap();
+    }
+}
+
+/// Where the log ends, in memory or on disk.
+async fn position(connection: &mut PgConnection, of: &str) -> i64 {
+    let position = format!("SELECT (pg_current_wal_{of}_lsn() - '0/0')::bigint");
+    sqlx::query_scalar(AssertSqlSafe(position)).fetch_one(connection).await.unwrap()
 }
