@@ -222,10 +222,19 @@ impl Receipts {
 
     /// Records that all events arrived of which nothing else is known.
     pub fn all_delivered(&mut self) {
+        self.rest(&Ok(()));
+    }
+
+    /// Records that all events failed in this way of which nothing else is known: the connection was lost, say.
+    pub fn rest_failed(&mut self, error: DispatchError) {
+        self.rest(&Err(error));
+    }
+
+    fn rest(&mut self, outcome: &Result<(), DispatchError>) {
         let mut state = self.lock();
         for index in 0..state.known.len() {
             if !std::mem::replace(&mut state.known[index], true) {
-                state.fresh.push_back((index, Ok(())));
+                state.fresh.push_back((index, outcome.clone()));
             }
         }
         drop(state);

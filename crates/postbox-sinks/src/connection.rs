@@ -1,9 +1,10 @@
 //! [`Shared`]: one connection for all dispatches of a sink, made at the first of them and again when it is lost.
+//! [`Attempts`]: for sinks that keep several.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use postbox_core::DispatchError;
-use tokio::sync::Mutex;
 
 /// A connection, or a cheap handle of one.
 pub(crate) trait Link: Clone {
@@ -14,45 +15,66 @@ pub(crate) trait Link: Clone {
 /// The connection of a sink.
 #[derive(Debug)]
 pub(crate) struct Shared<L> {
-    state: Mutex<State<L>>,
-    /// How many attempts to connect have ended.
-    attempts: AtomicU64,
-}
-
-#[derive(Debug)]
-enum State<L> {
-    None,
-    Up(L),
-    /// The last attempt failed.
-    Failed(DispatchError),
+    link: Mutex<Option<L>>,
+    attempts: Attempts,
 }
 
 impl<L: Link> Shared<L> {
     pub(crate) fn new() -> Self {
-        Self { state: Mutex::new(State::None), attempts: AtomicU64::new(0) }
+        Self { link: Mutex::new(None), attempts: Attempts::default() }
     }
 
-    /// The connection, made if there is none. Whoever waited while another tried in vain takes that one's answer: many
-    /// dispatches at once would else wait for many timeouts, one after another.
+    /// The connection, made if there is none.
     pub(crate) async fn get(
         &self,
         connect: impl AsyncFnOnce() -> Result<L, DispatchError>,
     ) -> Result<L, DispatchError> {
-        let seen = self.attempts.load(Ordering::Acquire);
-        let mut state = self.state.lock().await;
-        match &*state {
-            State::Up(link) if !link.is_lost() => return Ok(link.clone()),
-            State::Failed(error) if self.attempts.load(Ordering::Acquire) != seen => {
-                return Err(error.clone());
-            }
-            _ => {}
+        if let Some(link) = self.up() {
+            return Ok(link);
         }
-        let outcome = connect().await;
-        self.attempts.fetch_add(1, Ordering::Release);
-        *state = match &outcome {
-            Ok(link) => State::Up(link.clone()),
-            Err(error) => State::Failed(error.clone()),
+        let attempt = async || {
+            // Another may have made it while this one waited.
+            if let Some(link) = self.up() {
+                return Ok(link);
+            }
+            let link = connect().await?;
+            *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(link.clone());
+            Ok(link)
         };
+        self.attempts.join(attempt).await
+    }
+
+    fn up(&self) -> Option<L> {
+        let link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        link.as_ref().filter(|link| !link.is_lost()).cloned()
+    }
+}
+
+/// Attempts to connect, one at a time.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts {
+    /// Why the last one failed.
+    failed: tokio::sync::Mutex<Option<DispatchError>>,
+    ended: AtomicU64,
+}
+
+impl Attempts {
+    /// Waits for its turn and tries. Whoever waited while another tried in vain takes that one's answer: many dispatches at
+    /// once would else wait for many timeouts, one after another.
+    pub(crate) async fn join<T>(
+        &self,
+        attempt: impl AsyncFnOnce() -> Result<T, DispatchError>,
+    ) -> Result<T, DispatchError> {
+        let seen = self.ended.load(Ordering::Acquire);
+        let mut failed = self.failed.lock().await;
+        if let Some(error) = &*failed
+            && self.ended.load(Ordering::Acquire) != seen
+        {
+            return Err(error.clone());
+        }
+        let outcome = attempt().await;
+        self.ended.fetch_add(1, Ordering::Release);
+        *failed = outcome.as_ref().err().cloned();
         outcome
     }
 }

@@ -11,8 +11,6 @@
 //! - [`options`] and [`address`] – what a sink is told, checked; [`destination`] – where at a broker an event goes.
 //! - [`url`] – which sink a URL means.
 
-use std::sync::Arc;
-
 #[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 use postbox_core::{Delivery, Dispatcher};
 use postbox_core::{DispatchError, Receipts};
@@ -60,19 +58,10 @@ pub use stdout::{NullSink, StdoutSink};
 pub use url::{AnySink, SinkError};
 
 /// Gives all events of a batch the one outcome that their common write had.
-fn record_all<E>(
-    outcome: Result<(), Arc<E>>,
-    to_error: impl Fn(Arc<E>) -> DispatchError,
-    len: usize,
-    receipts: &mut Receipts,
-) {
+fn record_all(outcome: Result<(), DispatchError>, receipts: &mut Receipts) {
     match outcome {
         Ok(()) => receipts.all_delivered(),
-        Err(error) => {
-            for index in 0..len {
-                receipts.record(index, Err(to_error(Arc::clone(&error))));
-            }
-        }
+        Err(error) => receipts.rest_failed(error),
     }
 }
 

@@ -36,7 +36,7 @@ impl StdoutSink {
         Self::default()
     }
 
-    async fn write(&self, batch: &[Delivery]) -> Result<(), Arc<io::Error>> {
+    async fn write(&self, batch: &[Delivery]) -> Result<(), io::Error> {
         let mut lines = Vec::new();
         for delivery in batch {
             encode_line(delivery, &mut lines);
@@ -45,7 +45,6 @@ impl StdoutSink {
         tokio::task::spawn_blocking(move || line.write(&lines, &mut io::stdout().lock()))
             .await
             .unwrap_or_else(|stopped| Err(io::Error::other(stopped)))
-            .map_err(Arc::new)
     }
 }
 
@@ -77,13 +76,13 @@ fn write_counted(bytes: &[u8], out: &mut impl Write) -> (usize, io::Result<()>) 
     (written, Ok(()))
 }
 
-fn unavailable(error: Arc<io::Error>) -> DispatchError {
+fn unavailable(error: io::Error) -> DispatchError {
     DispatchError::unavailable(StdoutError(error))
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write to standard output")]
-struct StdoutError(#[source] Arc<io::Error>);
+struct StdoutError(#[source] io::Error);
 
 impl fmt::Display for StdoutSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,7 +96,7 @@ impl Dispatcher for StdoutSink {
     }
 
     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
-        record_all(self.write(batch).await, unavailable, batch.len(), receipts);
+        record_all(self.write(batch).await.map_err(unavailable), receipts);
     }
 
     fn batch_limit(&self) -> usize {
@@ -177,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_is_an_outage_that_says_what_it_is() {
-        let error = unavailable(Arc::new(io::ErrorKind::BrokenPipe.into()));
+        let error = unavailable(io::ErrorKind::BrokenPipe.into());
         assert_eq!(error.kind(), postbox_core::DispatchErrorKind::Unavailable);
         assert_eq!(error.to_string(), "OUTBOX_UNAVAILABLE: cannot write to standard output: broken pipe");
     }

@@ -1,7 +1,7 @@
 //! A broker is killed in the middle: nothing is lost, nothing is charged, and little comes twice.
 
 use postbox_testkit::{
-    KafkaServer, NatsServer, RabbitServer, RedisServer, broker_or_skip, eventually_blocking,
+    KafkaServer, NatsServer, PulsarServer, RabbitServer, RedisServer, broker_or_skip, eventually_blocking,
 };
 
 use crate::common::{Place, TOPIC};
@@ -28,6 +28,7 @@ tests! {
     redis: RedisServer,
     rabbitmq: RabbitServer,
     kafka: KafkaServer,
+    pulsar: PulsarServer,
 }
 
 fn survives_a_kill(site: &impl Site) {

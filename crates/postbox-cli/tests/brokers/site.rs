@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use postbox_testkit::server::Broker;
-use postbox_testkit::{KafkaServer, NatsServer, Program, RabbitServer, RedisServer};
+use postbox_testkit::{KafkaServer, NatsServer, Program, PulsarServer, RabbitServer, RedisServer};
 
 use crate::common::{Place, TABLE};
 
@@ -17,6 +17,9 @@ mod kcat;
 #[allow(dead_code, reason = "the sink's own tests use all of it")]
 #[path = "../../../postbox-sinks/tests/rabbitmq/reader.rs"]
 mod pika;
+#[allow(dead_code, reason = "the sink's own tests use all of it")]
+#[path = "../../../postbox-sinks/tests/pulsar/reader.rs"]
+mod pulsar;
 #[allow(dead_code, reason = "the sink's own tests use all of it")]
 #[path = "../../../postbox-sinks/tests/nats/wire.rs"]
 mod wire;
@@ -98,6 +101,19 @@ impl Site for KafkaServer {
 
     fn ids(&self, destination: &str) -> Vec<String> {
         let found = Reader::new(self.bootstrap()).read(destination);
+        ids_of(found.into_iter().map(|message| message.received).collect())
+    }
+}
+
+impl Site for PulsarServer {
+    fn private() -> Result<Self, String> {
+        Self::try_start()
+    }
+
+    fn prepare(&self, _: &str) {}
+
+    fn ids(&self, destination: &str) -> Vec<String> {
+        let found = pulsar::read(self, None, destination);
         ids_of(found.into_iter().map(|message| message.received).collect())
     }
 }

@@ -65,7 +65,7 @@ impl FileSink {
         self.run(Appender::check).await.map_err(DispatchError::unavailable)
     }
 
-    async fn append(&self, batch: &[Delivery]) -> Result<(), Arc<FileError>> {
+    async fn append(&self, batch: &[Delivery]) -> Result<(), FileError> {
         const ENVELOPE: usize = 512;
         let room = batch.iter().map(|delivery| ENVELOPE + delivery.payload.len()).sum();
         let mut lines = Vec::with_capacity(room);
@@ -78,12 +78,11 @@ impl FileSink {
     async fn run(
         &self,
         work: impl FnOnce(&mut Appender) -> Result<(), FileError> + Send + 'static,
-    ) -> Result<(), Arc<FileError>> {
+    ) -> Result<(), FileError> {
         let mut appender = Arc::clone(&self.appender).lock_owned().await;
         tokio::task::spawn_blocking(move || work(&mut appender))
             .await
             .unwrap_or_else(|stopped| Err(FileError::new("write to", &self.path, io::Error::other(stopped))))
-            .map_err(Arc::new)
     }
 }
 
@@ -99,7 +98,7 @@ impl Dispatcher for FileSink {
     }
 
     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
-        record_all(self.append(batch).await, DispatchError::unavailable, batch.len(), receipts);
+        record_all(self.append(batch).await.map_err(DispatchError::unavailable), receipts);
     }
 
     fn batch_limit(&self) -> usize {

@@ -10,7 +10,7 @@ use async_nats::jetstream::context::{ContextBuilder, GetStreamByNameErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::{ConnectOptions, Event, ServerAddr, jetstream};
 use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{self, FuturesUnordered};
 use postbox_core::{Delivery, DispatchError, Dispatcher, Receipts};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -25,6 +25,8 @@ use crate::url::SinkError;
 /// As many as the relay may have under way at once; more would only wait in the client.
 const MOST_IN_FLIGHT: usize = 16_384;
 const BATCH: usize = 1_000;
+/// So many subjects are asked about at once, when nobody answered for them.
+const QUESTIONS: usize = 32;
 const PORT: u16 = 4222;
 
 /// Delivers events to NATS JetStream; clones share one connection.
@@ -245,13 +247,6 @@ fn lost() -> DispatchError {
     DispatchError::unavailable("the connection to NATS was lost")
 }
 
-/// Gives all events one outcome of which nothing else is known.
-fn fail_rest(len: usize, error: &DispatchError, receipts: &mut Receipts) {
-    for index in 0..len {
-        receipts.record(index, Err(error.clone()));
-    }
-}
-
 impl fmt::Display for NatsSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.config.address.fmt(f)
@@ -266,7 +261,7 @@ impl Dispatcher for NatsSink {
     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
         let connection = match self.0.shared.get(async || self.connect().await).await {
             Ok(connection) => connection,
-            Err(error) => return fail_rest(batch.len(), &error, receipts),
+            Err(error) => return receipts.rest_failed(error),
         };
         let Connection { context, state } = &connection;
         let mut gone = state.lost.subscribe();
@@ -282,7 +277,7 @@ impl Dispatcher for NatsSink {
             // The client takes it at once, unless its connection hangs.
             let sent = tokio::select! {
                 biased;
-                _ = gone.wait_for(|gone| *gone) => return fail_rest(batch.len(), &lost(), receipts),
+                _ = gone.wait_for(|gone| *gone) => return receipts.rest_failed(lost()),
                 sent = timeout(self.0.config.timeout, context.send_publish(subject.clone(), message)) => sent,
             };
             match sent {
@@ -292,7 +287,7 @@ impl Dispatcher for NatsSink {
                 }
                 Err(_) => {
                     state.lost.send_replace(true);
-                    return fail_rest(batch.len(), &lost(), receipts);
+                    return receipts.rest_failed(lost());
                 }
             }
         }
@@ -304,7 +299,7 @@ impl Dispatcher for NatsSink {
                     Some(next) => next,
                     None => break,
                 },
-                _ = gone.wait_for(|gone| *gone) => return fail_rest(batch.len(), &lost(), receipts),
+                _ = gone.wait_for(|gone| *gone) => return receipts.rest_failed(lost()),
             };
             match outcome {
                 Ok(_) => {
@@ -328,8 +323,11 @@ impl Dispatcher for NatsSink {
             // A connection that is open at this end only looks just like that.
             state.lost.send_replace(true);
         }
-        for (subject, indices) in unanswered {
-            let error = self.unanswered(context, &subject).await;
+        // Each question may take its whole time: many at once.
+        let mut reasons = stream::iter(unanswered)
+            .map(|(subject, indices)| async move { (self.unanswered(context, &subject).await, indices) })
+            .buffer_unordered(QUESTIONS);
+        while let Some((error, indices)) = reasons.next().await {
             for index in indices {
                 receipts.record(index, Err(error.clone()));
             }

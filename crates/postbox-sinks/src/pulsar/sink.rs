@@ -188,9 +188,7 @@ impl Sending<'_> {
         }
         if !self.under_way.is_empty() {
             // The first record of an event counts, so this is for those of which nothing is known.
-            for index in 0..self.batch.len() {
-                self.receipts.record(index, Err(self.sink.silence().error));
-            }
+            self.receipts.rest_failed(self.sink.silence().error);
         }
     }
 

@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -32,17 +33,21 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Connects to one of the hosts; `first` is where to begin, and becomes the one that answered.
-    pub(super) async fn open(config: &RabbitConfig, first: &mut usize) -> Result<Self, DispatchError> {
+    /// Connects to one of the hosts. `first` is where to begin; it goes on with each that does not answer, so that whoever
+    /// gives this up and tries again does not wait for the same one.
+    pub(super) async fn open(config: &RabbitConfig, first: &AtomicUsize) -> Result<Self, DispatchError> {
         let hosts = &config.address.hosts;
         let mut failed = DispatchError::unavailable("no host");
         for _ in 0..hosts.len() {
-            *first %= hosts.len();
-            match Self::open_at(config, &hosts[*first]).await {
-                Ok(line) => return Ok(line),
+            let host = first.load(Ordering::Relaxed) % hosts.len();
+            first.store(host + 1, Ordering::Relaxed);
+            match Self::open_at(config, &hosts[host]).await {
+                Ok(line) => {
+                    first.store(host, Ordering::Relaxed);
+                    return Ok(line);
+                }
                 Err(error) => failed = error,
             }
-            *first += 1;
         }
         Err(failed)
     }

@@ -11,6 +11,7 @@ use super::config::RabbitConfig;
 use super::error::{Concerns, of_end, size_limit};
 use super::line::Line;
 use super::publish::{End, send};
+use crate::connection::Attempts;
 use crate::dispatch_one;
 use crate::options::Options;
 use crate::url::SinkError;
@@ -36,8 +37,9 @@ struct Inner {
     /// As many as there may be connections.
     turns: Semaphore,
     idle: Mutex<Vec<Line>>,
-    /// The host that answered last.
-    host: Mutex<usize>,
+    attempts: Attempts,
+    /// The host to begin with: the one that answered last, or the one after those that did not.
+    host: AtomicUsize,
     /// The largest message that the broker said it takes, when it refused one.
     largest: AtomicUsize,
 }
@@ -74,10 +76,7 @@ impl Inner {
                 Some(line) if line.is_up() => break line,
                 Some(_) => {}
                 None => {
-                    let mut host = *self.host.lock().unwrap_or_else(PoisonError::into_inner);
-                    let line = Line::open(&self.config, &mut host).await?;
-                    *self.host.lock().unwrap_or_else(PoisonError::into_inner) = host;
-                    break line;
+                    break self.attempts.join(async || Line::open(&self.config, &self.host).await).await?;
                 }
             }
         };
@@ -125,7 +124,8 @@ impl From<RabbitConfig> for RabbitSink {
             config,
             turns,
             idle: Mutex::default(),
-            host: Mutex::default(),
+            attempts: Attempts::default(),
+            host: AtomicUsize::default(),
             largest: AtomicUsize::new(usize::MAX),
         }))
     }
@@ -148,7 +148,7 @@ impl Dispatcher for RabbitSink {
         while !waiting.is_empty() {
             let taken = match self.0.line().await {
                 Ok(taken) => taken,
-                Err(error) => return fail_rest(batch.len(), &error, receipts),
+                Err(error) => return receipts.rest_failed(error),
             };
             let rest = waiting.split_off(self.0.next_part(batch, &waiting, stride));
             match send(&self.0.config, &taken.line, batch, &waiting, receipts).await {
@@ -161,9 +161,9 @@ impl Dispatcher for RabbitSink {
                     waiting = rest;
                     stride = stride.saturating_mul(2);
                 }
-                End::Given(error) => return fail_rest(batch.len(), &error, receipts),
+                End::Given(error) => return receipts.rest_failed(error),
                 End::Closed { unconfirmed, error } => match self.0.learn(&error) {
-                    Concerns::All(error) => return fail_rest(batch.len(), &error, receipts),
+                    Concerns::All(error) => return receipts.rest_failed(error),
                     Concerns::One(error) => {
                         waiting = unconfirmed;
                         if let [culprit] = waiting[..] {
@@ -182,12 +182,5 @@ impl Dispatcher for RabbitSink {
 
     fn batch_limit(&self) -> usize {
         BATCH
-    }
-}
-
-/// Gives all events one outcome of which nothing else is known.
-fn fail_rest(len: usize, error: &DispatchError, receipts: &mut Receipts) {
-    for index in 0..len {
-        receipts.record(index, Err(error.clone()));
     }
 }

@@ -12,6 +12,7 @@ use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, IntoConnectionInfo as _, Pipeline,
     RedisConnectionInfo, RedisResult, TlsCertificates, Value,
 };
+use tokio::task::coop::unconstrained;
 use tokio::time::timeout;
 
 use super::config::RedisConfig;
@@ -278,14 +279,10 @@ impl Dispatcher for RedisSink {
     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
         let connection = match self.0.shared.get(async || self.connect().await).await {
             Ok(connection) => connection,
-            Err(error) => {
-                for index in 0..batch.len() {
-                    receipts.record(index, Err(error.clone()));
-                }
-                return;
-            }
+            Err(error) => return receipts.rest_failed(error),
         };
-        // All are under way at once. Each hands over its bytes when it is first polled, and that happens in this order.
+        // All are under way at once. Each hands over its bytes when it is first polled, and that happens in this order, if
+        // the runtime does not make one of them wait because this task has done enough.
         let mut writes: FuturesUnordered<_> = self
             .writes(batch, connection.largest, receipts)
             .into_iter()
@@ -294,7 +291,7 @@ impl Dispatcher for RedisSink {
                 async move { (self.write(&write, connection).await, write.indices) }
             })
             .collect();
-        while let Some((outcomes, indices)) = writes.next().await {
+        while let Some((outcomes, indices)) = unconstrained(writes.next()).await {
             match outcomes {
                 Ok(outcomes) => {
                     for (index, outcome) in indices.into_iter().zip(outcomes) {

@@ -151,7 +151,6 @@ async fn fifty_thousand_events_outlive_a_restart() {
     let restart = async {
         eventually("a third to arrive", PATIENCE, async || hook.lines() > EVENTS / 3).await;
         hook.stop().await;
-        tokio::time::sleep(Duration::from_secs(1)).await;
         hook.start_again().await;
     };
     tokio::join!(deliver(&sink, &all, PATIENCE), restart);

@@ -18,7 +18,7 @@ pub(crate) struct Found {
 
 /// All messages of a topic, in its order.
 pub(crate) fn read(server: &PulsarServer, token: Option<&str>, topic: &str) -> Vec<Found> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pulsar/Read.java");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../postbox-sinks/tests/pulsar/Read.java");
     let url = format!("pulsar://{}", server.addr());
     let printed = server.java(&source, &[&url, token.unwrap_or("-"), topic]);
     let printed = printed.unwrap_or_else(|error| panic!("cannot read {topic}: {error}"));
