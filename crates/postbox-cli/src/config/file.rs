@@ -200,7 +200,14 @@ impl Reader<'_> {
             for (key, value) in sink {
                 let line = self.line(key.span().start);
                 match (key.get_ref().as_ref(), value.into_inner()) {
-                    ("url", DeValue::String(text)) => url = Some(text.trim().to_owned()),
+                    ("url", DeValue::String(text)) => {
+                        if text.trim().is_empty() {
+                            let cause = format!("{} is empty", label(&format!("{path}.url")));
+                            let next = "give a URL, such as file:out.jsonl, or take the sink out";
+                            self.error(Code::ConfigInvalid, line, cause, next);
+                        }
+                        url = Some(text.trim().to_owned());
+                    }
                     ("url", _) => {
                         self.misshapen(line, &format!("{path}.url"), "a string");
                         url = Some(String::new());

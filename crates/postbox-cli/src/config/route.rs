@@ -93,6 +93,17 @@ pub(super) fn warnings(Routing { sinks, routes, dead_letter }: &Routing) -> Vec<
             ));
         }
     }
+    for route in routes.iter().filter(|route| route.destination.is_some()) {
+        for sink in sinks.iter().filter(|sink| route.sinks.contains(&sink.name) && is_one_place(sink)) {
+            warnings.push(format!(
+                "the route {} (from {}) has a destination, of which the sink {} knows nothing: {} is one place",
+                shown(&route.topic),
+                route.origin,
+                sink.name,
+                sink.url
+            ));
+        }
+    }
     for sink in sinks {
         let used = routes.iter().flat_map(|route| &route.sinks).chain(dead_letter);
         if !used.into_iter().any(|name| *name == sink.name) {
@@ -100,6 +111,11 @@ pub(super) fn warnings(Routing { sinks, routes, dead_letter }: &Routing) -> Vec<
         }
     }
     warnings
+}
+
+/// Whether everything that goes to a sink goes to the same place.
+fn is_one_place(sink: &Sink) -> bool {
+    matches!(scheme(sink.url.reveal()), Some("file" | "stdout" | "null"))
 }
 
 #[derive(Default)]

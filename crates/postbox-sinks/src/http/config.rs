@@ -170,7 +170,14 @@ fn request_headers(credentials: Option<Credentials>, options: &mut Reader) -> He
     }
     let token = options.text("bearer_token");
     let file = options.file("bearer_token_file");
-    let file = file.map(|path| read(&path, "bearer_token_file", options).trim().to_owned());
+    let file = file.map(|path| {
+        let token = read(&path, "bearer_token_file", options).trim().to_owned();
+        if token.is_empty() {
+            let text = format!("names {}, which holds no token", path.display());
+            options.problem("bearer_token_file", &text, "write the token into it");
+        }
+        token
+    });
     let tokens = token.into_iter().chain(file);
     let mut ways: Vec<String> = tokens.map(|token| format!("Bearer {token}")).collect();
     ways.extend(

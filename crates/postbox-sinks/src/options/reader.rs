@@ -128,6 +128,10 @@ impl Reader {
     pub fn list(&mut self, name: &'static str) -> Vec<String> {
         match self.take(name) {
             None => Vec::new(),
+            Some(Value::Array(items)) if items.is_empty() => {
+                self.problem(name, "is an empty list", "leave it out, if there is nothing to list");
+                Vec::new()
+            }
             Some(Value::Array(items)) if items.iter().all(Value::is_string) => {
                 items.iter().filter_map(Value::as_str).map(|item| item.trim().to_owned()).collect()
             }

@@ -204,3 +204,26 @@ fn what_is_hardly_meant_is_a_warning() {
         .config();
     assert_eq!(config.warnings.len(), 2, "{:?}", config.warnings);
 }
+
+#[test]
+fn a_destination_at_one_place_is_told() {
+    let text = r#"
+[sinks.log]
+url = "file:log.jsonl"
+[sinks.broker]
+url = "nats://broker"
+[[route]]
+topic = "org.**"
+sinks = ["log", "broker"]
+destination = "events.{topic}"
+"#;
+    let warnings = Start::default().file(text).config().warnings;
+    let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
+    assert!(warning.contains("has a destination, of which the sink log knows nothing"), "{warning}");
+}
+
+#[test]
+fn a_sink_without_a_url_is_told() {
+    let error = Start::default().file("[sinks.log]\nurl = \" \"\n").error(INVALID);
+    assert!(error.contains("sinks.log.url is empty"), "{error}");
+}
