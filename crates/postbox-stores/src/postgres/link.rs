@@ -20,6 +20,11 @@ pub(super) const OPERATION_LIMIT: Duration = Duration::from_secs(10);
 
 /// Plans must not depend on statistics that lag behind a table which fills and empties all day: rows are found by
 /// index, and updates walk them in the order of the array (which is also the order of locking, hazard 18).
+///
+/// That is not enough where a plan is made while the table is empty, as it is every night: to read all of nothing by an index is
+/// cheaper then than to look a batch up, and the plan stays when the table has a million rows. So the statements leave no way
+/// to read all of it: rows are named by `t.id = ANY (ARRAY[s.id])`, of which, unlike `t.id = s.id`, no planner infers that the order of an index
+/// might help, and what else they must be is said so that no index serves it: `(… IS NULL) IS TRUE`, `coalesce(…) IS NULL`.
 const SETTINGS: &[(&str, &str)] = &[
     ("plan_cache_mode", "force_generic_plan"),
     ("jit", "off"),

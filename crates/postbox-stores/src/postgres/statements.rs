@@ -155,7 +155,8 @@ impl Own {
             probe: read("locked_at IS NULL AND $5::float8 IS NOT NULL", topics[1]),
             settle,
             settle_delivered,
-            unsettled: base.fill("SELECT id FROM {{table}} WHERE id = ANY ($1) AND published_at IS NULL"),
+            unsettled: base
+                .fill("SELECT id FROM {{table}} WHERE id = ANY ($1) AND (published_at IS NULL) IS TRUE"),
             payloads: base.fill(
                 "SELECT id, payload::text, payload_raw, content_type FROM {{table}} WHERE id = ANY ($1)",
             ),
@@ -168,7 +169,7 @@ impl Own {
             ),
             bury: base.fill(
                 "UPDATE {{table}} SET dead_at = now(), last_error = $2
-                 WHERE id = ANY ($1) AND published_at IS NULL AND dead_at IS NULL AND locked_at IS NULL AND attempts >= $3
+                 WHERE id = ANY ($1) AND coalesce(published_at, dead_at, locked_at) IS NULL AND attempts >= $3
                  RETURNING topic, event_id, sequence",
             ),
         }
@@ -266,9 +267,9 @@ impl Statements {
             free: base.fill("SELECT id FROM {{table}} WHERE id = ANY ($1) ORDER BY id FOR UPDATE SKIP LOCKED"),
             taken: either(
                 "SELECT t.id FROM {{table}} t JOIN unnest($1::uuid[], $2::text[], $3::int[]) AS s (id, token, attempts)
-                 ON t.id = s.id WHERE t.attempts > s.attempts OR t.locked_at IS NOT NULL",
+                 ON t.id = ANY (ARRAY[s.id]) WHERE t.attempts > s.attempts OR t.locked_at IS NOT NULL",
                 "SELECT t.id FROM {{table}} t JOIN unnest($1::uuid[], $2::text[], $3::int[]) AS s (id, token, attempts)
-                 ON t.id = s.id WHERE t.attempts > s.attempts OR t.locked_by <> s.token",
+                 ON t.id = ANY (ARRAY[s.id]) WHERE t.attempts > s.attempts OR t.locked_by <> s.token",
             ),
         }
     }

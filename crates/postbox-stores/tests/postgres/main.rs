@@ -25,6 +25,7 @@ mod order_dead;
 mod order_faults;
 mod ordered_tables;
 mod places;
+mod plans;
 mod strategies;
 mod stuck;
 mod subject;

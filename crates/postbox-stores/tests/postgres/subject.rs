@@ -63,7 +63,7 @@ pub(crate) struct Table {
     pub(crate) owner: PgPool,
     writer: PgPool,
     pub(crate) relay: PgConnectOptions,
-    shape: Shape,
+    pub(crate) shape: Shape,
 }
 
 impl Table {

@@ -22,7 +22,7 @@ WITH {{recursive}}gate AS MATERIALIZED (
         dead_at = CASE WHEN t.attempts >= $9 THEN now() END,
         last_error = CASE WHEN t.attempts >= $9 THEN $11 ELSE t.last_error END
     FROM budget b
-    WHERE t.id = b.id AND b.fits AND {{wanted}}
+    WHERE t.id = ANY (ARRAY[b.id]) AND b.fits AND {{wanted}}
     RETURNING t.*
 ), summary AS (
     SELECT (SELECT paused FROM gate) AS paused, (SELECT mine FROM gate) AS mine,

@@ -27,7 +27,7 @@ WITH unused AS (
     UPDATE {{table}} t
     SET attempts = t.attempts + 1, locked_at = clock_timestamp()
     FROM budget b
-    WHERE t.id = b.id AND b.fits AND {{wanted}}
+    WHERE t.id = ANY (ARRAY[b.id]) AND b.fits AND {{wanted}}
     RETURNING t.*
 ), summary AS (
     SELECT false AS paused, true AS mine,

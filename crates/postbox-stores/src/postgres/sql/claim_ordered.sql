@@ -53,7 +53,7 @@ WITH RECURSIVE gate AS MATERIALIZED (
 ), locked AS MATERIALIZED (
     SELECT r.strand, r.place, r.bytes, t.id
     FROM run r
-    JOIN {{table}} t ON t.id = r.id
+    JOIN {{table}} t ON t.id = ANY (ARRAY[r.id])
     -- Said in a way that no partial index can serve: rows are found by their ids, whatever the statistics say.
     WHERE coalesce(t.published_at, t.dead_at) IS NULL AND t.available_at <= now() AND {{unlocked}}
     FOR UPDATE OF t SKIP LOCKED
@@ -73,7 +73,7 @@ WITH RECURSIVE gate AS MATERIALIZED (
         dead_at = CASE WHEN t.attempts >= $9 THEN now() END,
         last_error = CASE WHEN t.attempts >= $9 THEN $11 ELSE t.last_error END
     FROM budget b
-    WHERE t.id = b.id AND b.fits
+    WHERE t.id = ANY (ARRAY[b.id]) AND b.fits
     RETURNING t.*, b.strand AS strand
 ), summary AS (
     SELECT (SELECT paused FROM gate) AS paused, (SELECT mine FROM gate) AS mine,

@@ -7,7 +7,7 @@ WITH s AS MATERIALIZED (
 ), gone AS (
     DELETE FROM {{table}} t
     USING s
-    WHERE s.verdict = 0 AND t.id = s.id AND t.locked_by = s.token AND t.attempts = s.attempts AND (t.published_at IS NULL) IS TRUE
+    WHERE s.verdict = 0 AND t.id = ANY (ARRAY[s.id]) AND t.locked_by = s.token AND t.attempts = s.attempts AND (t.published_at IS NULL) IS TRUE
     RETURNING {{gone}}
 ), sent AS (
     {{arrive}}
@@ -34,7 +34,7 @@ WITH s AS MATERIALIZED (
         ) AS latest
     ) END
     FROM s
-    WHERE s.verdict <> 0 AND t.id = s.id AND t.locked_by = s.token AND t.attempts = s.attempts AND (t.published_at IS NULL) IS TRUE
+    WHERE s.verdict <> 0 AND t.id = ANY (ARRAY[s.id]) AND t.locked_by = s.token AND t.attempts = s.attempts AND (t.published_at IS NULL) IS TRUE
     RETURNING t.id
 )
 SELECT id FROM sent UNION ALL SELECT id FROM rest

@@ -3,7 +3,7 @@
 WITH gone AS (
     DELETE FROM {{table}} t
     USING unnest($1::uuid[], $2::text[], $3::int[]) AS s (id, token, attempts)
-    WHERE t.id = s.id AND t.locked_by = s.token AND t.attempts = s.attempts AND (t.published_at IS NULL) IS TRUE
+    WHERE t.id = ANY (ARRAY[s.id]) AND t.locked_by = s.token AND t.attempts = s.attempts AND (t.published_at IS NULL) IS TRUE
     RETURNING {{gone}}
 )
 {{arrive}}

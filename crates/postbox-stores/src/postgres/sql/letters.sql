@@ -31,7 +31,7 @@ WITH gate AS MATERIALIZED (
         available_at = CASE WHEN b.suspect
             THEN now() + least(greatest(now() - b.died, interval '1 minute'), interval '1 hour') ELSE t.available_at END
     FROM budget b
-    WHERE t.id = b.id AND CASE WHEN b.alone THEN b.place = 1 ELSE NOT b.suspect AND b.fits END
+    WHERE t.id = ANY (ARRAY[b.id]) AND CASE WHEN b.alone THEN b.place = 1 ELSE NOT b.suspect AND b.fits END
     RETURNING t.*, b.died
 )
 SELECT c.died, c.last_error, NULL::int, NULL::int, NULL::int, NULL::int, NULL::int, NULL::int,

@@ -10,7 +10,7 @@ WITH owner AS MATERIALIZED (
 ), gone AS (
     DELETE FROM {{table}} t
     USING s
-    WHERE s.verdict = 0 AND t.id = s.id AND t.attempts = s.attempts - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
+    WHERE s.verdict = 0 AND t.id = ANY (ARRAY[s.id]) AND t.attempts = s.attempts - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
       AND EXISTS (SELECT 1 FROM owner)
     RETURNING {{gone}}
 ), sent AS (
@@ -36,7 +36,7 @@ WITH owner AS MATERIALIZED (
         ) AS latest
     ) END
     FROM s
-    WHERE s.verdict <> 0 AND t.id = s.id AND t.attempts = s.attempts - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
+    WHERE s.verdict <> 0 AND t.id = ANY (ARRAY[s.id]) AND t.attempts = s.attempts - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
       AND EXISTS (SELECT 1 FROM owner)
     RETURNING t.id
 )

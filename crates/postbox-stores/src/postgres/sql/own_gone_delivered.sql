@@ -4,6 +4,6 @@ WITH owner AS MATERIALIZED (
 ){{gone}}
     DELETE FROM {{table}} t
     USING unnest($1::uuid[], {{places}}) AS s (id, place)
-    WHERE t.ctid = s.place AND t.id = s.id AND t.attempts = $2::int - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
+    WHERE t.ctid = s.place AND t.id IS NOT DISTINCT FROM s.id AND t.attempts = $2::int - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
       AND EXISTS (SELECT 1 FROM owner)
 {{arrive}}

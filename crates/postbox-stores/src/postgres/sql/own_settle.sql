@@ -28,6 +28,6 @@ SET published_at = CASE WHEN s.verdict = 0 THEN now() END,
     ) END
 FROM unnest($1::uuid[], $2::int[], $3::int[], $4::bigint[], $5::text[], $6::text[], $10::text[])
      AS s (id, attempts, verdict, wait, error, failure, done)
-WHERE t.id = s.id AND t.attempts = s.attempts - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
+WHERE t.id = ANY (ARRAY[s.id]) AND t.attempts = s.attempts - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
   AND EXISTS (SELECT 1 FROM owner)
 RETURNING t.id

@@ -7,5 +7,5 @@ WITH owner AS MATERIALIZED (
 UPDATE {{table}} t
 SET published_at = now(), attempts = $2::int, last_error = NULL
 FROM unnest($1::uuid[], {{places}}) AS s (id, place)
-WHERE t.ctid = s.place AND t.id = s.id AND t.attempts = $2::int - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
+WHERE t.ctid = s.place AND t.id IS NOT DISTINCT FROM s.id AND t.attempts = $2::int - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
   AND EXISTS (SELECT 1 FROM owner)

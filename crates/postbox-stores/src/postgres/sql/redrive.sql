@@ -19,8 +19,8 @@ WITH gate AS MATERIALIZED (
     LIMIT $8
 ), chosen AS MATERIALIZED (
     SELECT t.id
-    FROM {{table}} t JOIN looked l ON l.id = t.id
-    WHERE t.dead_at IS NOT NULL AND t.published_at IS NULL AND coalesce(t.redrives, 0) < $4
+    FROM {{table}} t JOIN looked l ON t.id = ANY (ARRAY[l.id])
+    WHERE (t.dead_at IS NOT NULL AND t.published_at IS NULL) IS TRUE AND coalesce(t.redrives, 0) < $4
       AND coalesce(t.last_error, '') NOT LIKE 'OUTBOX\_UNDECODABLE%'
       AND (t.locked_at IS NULL OR t.locked_at < now() - make_interval(secs => $5))
     ORDER BY t.id
@@ -30,7 +30,7 @@ WITH gate AS MATERIALIZED (
     SET attempts = 0, available_at = now(), locked_at = NULL, locked_by = NULL, last_error = NULL, dead_at = NULL,
         dlq_at = NULL, redrives = coalesce(t.redrives, 0) + 1
     FROM chosen c
-    WHERE t.id = c.id
+    WHERE t.id = ANY (ARRAY[c.id])
     RETURNING 1
 ), written AS (
     INSERT INTO {{audit}} (who, action, tbl, what, events)

@@ -26,5 +26,5 @@ SET published_at = CASE WHEN s.verdict = 0 THEN now() END,
     ) END
 FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::text[], $7::text[], $8::text[])
      AS s (id, token, attempts, verdict, wait, error, failure, done)
-WHERE t.id = s.id AND t.locked_by = s.token AND t.attempts = s.attempts AND t.published_at IS NULL
+WHERE t.id = ANY (ARRAY[s.id]) AND t.locked_by = s.token AND t.attempts = s.attempts AND (t.published_at IS NULL) IS TRUE
 RETURNING t.id

@@ -10,5 +10,5 @@ SET published_at = CASE WHEN s.verdict = 0 THEN now() END,
     last_error = CASE s.verdict WHEN 0 THEN NULL WHEN 2 THEN coalesce(s.error, t.last_error) ELSE s.error END
 FROM unnest($1::uuid[], $2::timestamptz[], $3::int[], $4::int[], $5::bigint[], $6::text[])
      AS s (id, since, attempts, verdict, wait, error)
-WHERE t.id = s.id AND t.attempts = s.attempts AND t.locked_at = s.since AND t.published_at IS NULL
+WHERE t.id = ANY (ARRAY[s.id]) AND t.attempts = s.attempts AND t.locked_at = s.since AND (t.published_at IS NULL) IS TRUE
 RETURNING t.id

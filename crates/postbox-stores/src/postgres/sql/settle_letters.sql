@@ -6,5 +6,5 @@ SET dlq_at = CASE WHEN s.wait IS NULL THEN now() END,
     locked_at = NULL,
     locked_by = NULL
 FROM unnest($1::uuid[], $2::text[], $3::bigint[]) AS s (id, token, wait)
-WHERE t.id = s.id AND t.locked_by = s.token AND t.dead_at IS NOT NULL AND t.dlq_at IS NULL AND t.published_at IS NULL
+WHERE t.id = ANY (ARRAY[s.id]) AND t.locked_by = s.token AND (t.dead_at IS NOT NULL AND t.dlq_at IS NULL AND t.published_at IS NULL) IS TRUE
 RETURNING t.id
