@@ -1,4 +1,4 @@
-//! [`Cleaner`]: deletes what was published long ago, and nothing else.
+//! [`Cleaner`]: deletes what was published long ago, forgets what arrived long ago, and does nothing else.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 use crate::code::Code;
+use crate::inbox::InboxRetention;
 use crate::store::{StoreError, StoreErrorKind};
+use crate::table::inbox_beside;
 use crate::telemetry::Telemetry;
 
 /// Deletes old rows of one table, a batch at a time.
@@ -17,6 +19,17 @@ pub trait Sweep: Send + Sync + 'static {
     /// Deletes at most `batch` rows that are past their retention, in a transaction of its own. Rows that are
     /// neither published nor dead are never touched. Where another cleaner is at work, does nothing.
     fn sweep(&self, request: &SweepRequest) -> impl Future<Output = Result<Swept, StoreError>> + Send;
+
+    /// Deletes at most `batch` messages from the inbox beside the table that were recorded longer ago than this, in a transaction of
+    /// its own. Does nothing where there is no inbox, or another cleaner is at work.
+    fn sweep_inbox(
+        &self,
+        retention: Duration,
+        batch: u32,
+    ) -> impl Future<Output = Result<Swept, StoreError>> + Send {
+        let _ = (retention, batch);
+        async { Ok(Swept::Deleted(0)) }
+    }
 
     /// Makes room that settled rows have left usable again, where much of it has come together and the database would wait longer.
     fn tidy(&self) -> impl Future<Output = Result<Tidied, StoreError>> + Send {
@@ -85,6 +98,7 @@ const TIDY_SELDOM: Duration = Duration::from_mins(10);
 pub struct Cleaner<S> {
     store: S,
     request: SweepRequest,
+    inbox: Option<InboxRetention>,
     interval: Duration,
     tidies: bool,
     telemetry: Telemetry,
@@ -106,6 +120,7 @@ impl<S: Sweep> Cleaner<S> {
         Self {
             store,
             request,
+            inbox: None,
             interval: Duration::from_mins(1),
             tidies: true,
             telemetry,
@@ -131,6 +146,13 @@ impl<S: Sweep> Cleaner<S> {
     #[must_use]
     pub fn dead_letters(mut self, route: bool) -> Self {
         self.request.dead_letters = route;
+        self
+    }
+
+    /// Also cleans the inbox beside the table, if there is one, after so long; without this it remembers for ever.
+    #[must_use]
+    pub fn inbox(mut self, retention: InboxRetention) -> Self {
+        self.inbox = Some(retention);
         self
     }
 
@@ -181,13 +203,37 @@ impl<S: Sweep> Cleaner<S> {
         if *self.closed.borrow() {
             return Err(StoreError::new(Code::Closed, StoreErrorKind::Refused, "the cleaner was closed"));
         }
+        let outbox = self.sweep(self.store.table(), &self.telemetry, None).await;
+        // Trouble with the one does not keep the other from being cleaned.
+        let inbox = match self.inbox {
+            Some(retention) => {
+                let table = inbox_beside(self.store.table());
+                let telemetry = Telemetry::new(self.telemetry.prefix(), &table, 0);
+                self.sweep(&table, &telemetry, Some(retention)).await
+            }
+            None => Ok(0),
+        };
+        Ok(outbox? + inbox?)
+    }
+
+    /// Sweeps the table, or its inbox, until a batch is short, another cleaner is at work, or this one was closed.
+    async fn sweep(
+        &self,
+        table: &str,
+        telemetry: &Telemetry,
+        inbox: Option<InboxRetention>,
+    ) -> Result<u64, StoreError> {
         let mut total = 0;
         loop {
-            match self.store.sweep(&self.request).await? {
+            let swept = match inbox {
+                None => self.store.sweep(&self.request).await?,
+                Some(retention) => self.store.sweep_inbox(retention.keep(), self.request.batch).await?,
+            };
+            match swept {
                 Swept::Busy => break,
                 Swept::Deleted(rows) => {
                     total += rows;
-                    self.telemetry.cleaned(rows);
+                    telemetry.cleaned(rows);
                     if rows < u64::from(self.request.batch) || *self.closed.borrow() {
                         break;
                     }
@@ -195,7 +241,7 @@ impl<S: Sweep> Cleaner<S> {
             }
         }
         if total > 0 {
-            tracing::info!(table = self.store.table(), rows = total, "cleaned");
+            tracing::info!(table, rows = total, "cleaned");
         }
         Ok(total)
     }

@@ -160,6 +160,24 @@ codes! {
     CommitUnknown = "OUTBOX_COMMIT_UNKNOWN",
         "The answer to a commit was lost, so the transaction may have been committed or not.",
         "Look for its data before you do it again; events with the same event_id are not doubled.";
+    TransactionAborted = "OUTBOX_TX_ABORTED",
+        "An earlier statement of the transaction failed and its error was ignored, so that nothing more can be done in it.",
+        "Roll the transaction back, and find the statement that failed first.";
+    TransactionConflict = "OUTBOX_TX_CONFLICT",
+        "Another transaction got in the way: under REPEATABLE READ one that recorded the same message, or one that holds a lock.",
+        "Roll back and do the whole transaction again; under READ COMMITTED it would have waited instead.";
+    InboxMissing = "OUTBOX_INBOX_MISSING",
+        "The module has no inbox, or what stands in its place is none.",
+        "Make it with `postbox migrate up --inbox --table <name>`, where the name is that of the module's outbox.";
+    MessageMissing = "OUTBOX_MESSAGE_MISSING",
+        "The inbox does not remember such a message.",
+        "Look for it with `postbox inbox list`; what was recorded long ago is cleaned away.";
+    MessageIdInvalid = "OUTBOX_MESSAGE_ID_INVALID",
+        "The id of a message is empty, too long, or holds a control character.",
+        "Take what its producer knows it by: the header event_id, source and id of CloudEvents, or another id of at most 1024 bytes.";
+    ConsumerInvalid = "OUTBOX_CONSUMER_INVALID",
+        "The name of a consumer is empty, too long, or holds a character that it may not.",
+        "Use at most 127 lower case letters, digits, dots, hyphens and underscores, with a letter or digit in front.";
     RouteInvalid = "OUTBOX_ROUTE_INVALID",
         "A route's pattern, sink or destination cannot be understood.",
         "Use patterns like org.*.created.* or **, a sink that is configured, and destinations like events.{topic}.";

@@ -13,7 +13,7 @@
 //! 6. `relay/settle.rs` – outcomes become verdicts.
 //!
 //! Around it, in the caller's process: [`hook`], [`transaction`] and [`uow`] where events are written, [`bus`] and
-//! [`interceptor`] where they arrive, [`embed`] to start and stop it all with the application, [`testing`] in tests.
+//! [`interceptor`] where they arrive, [`inbox`] where they must not arrive twice, [`embed`] to start and stop it all with the application, [`testing`] in tests.
 
 pub mod browse;
 pub mod bus;
@@ -30,6 +30,7 @@ pub mod hash;
 pub mod history;
 pub mod hook;
 pub mod hot;
+pub mod inbox;
 pub mod inspect;
 pub mod interceptor;
 pub mod journal;
@@ -75,6 +76,11 @@ pub use event::{
 pub use history::History;
 pub use hook::{HookError, HookResult, WriterHook, Written};
 pub use hot::HotPath;
+pub use inbox::{
+    ConsumerName, ConsumerNameError, Inbox, InboxAdmin, InboxDriver, InboxEntry, InboxFilter, InboxKey,
+    InboxPage, InboxRequest, InboxRetention, InboxRetentionError, InboxTable, InboxTrouble, InboxTx,
+    MessageId, MessageIdError, RecordError, Recording, Seen,
+};
 pub use inspect::{Inspect, TableCounts, TableRelay};
 pub use interceptor::EventInterceptor;
 pub use json::Json;

@@ -7,6 +7,7 @@ use crate::code::Code;
 use crate::event::{EventError, EventId, Limits, RecordDefaults, TenantId};
 use crate::hook::{After, Hooks, WriterHook, Written};
 use crate::hot::{HotPath, Places};
+use crate::inbox::Inbox;
 use crate::journal::Hot;
 use crate::record::{IntoRecord, Record};
 use crate::table::TableName;
@@ -117,6 +118,11 @@ impl Outbox {
     pub fn hot(mut self, path: &HotPath) -> Self {
         self.hot = Some(path.clone());
         self
+    }
+
+    /// The inbox of the same module, for messages that arrive: `<module>_inbox`, which `postbox migrate up --inbox` makes.
+    pub fn inbox(&self) -> Inbox {
+        Inbox::beside(self.table.name.clone(), self.table.prepared, self.telemetry.prefix())
     }
 
     /// The table's name.

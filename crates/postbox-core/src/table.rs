@@ -58,11 +58,21 @@ impl TableName {
         }
     }
 
+    /// The name of its module's inbox, without schema: `<module>_inbox` of `<module>_outbox`.
+    pub fn inbox(&self) -> String {
+        inbox_beside(&self.table)
+    }
+
     /// The name with a schema in any case: its own, or the given default.
     #[must_use]
     pub fn or_schema(self, default: &str) -> Self {
         Self { schema: self.schema.or_else(|| Some(default.to_owned())), table: self.table }
     }
+}
+
+/// The inbox of the module whose outbox has this name, with or without schema.
+pub(crate) fn inbox_beside(table: &str) -> String {
+    format!("{}_inbox", table.strip_suffix("_outbox").unwrap_or(table))
 }
 
 impl FromStr for TableName {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram};
 
+use crate::inbox::ConsumerName;
 use crate::inspect::TableCounts;
 use crate::topic::Topic;
 
@@ -79,6 +80,12 @@ pub const METRICS: &[MetricInfo] = &[
     metric("cold_enqueued_total", "counter", &["table"], "Events claimed from the table."),
     metric("cleaned_total", "counter", &["table"], "Rows deleted after their retention."),
     metric(
+        "inbox_processed_total",
+        "counter",
+        &["table", "consumer", "result"],
+        "Messages recorded by this process, by result: first or before (their transactions may still roll back).",
+    ),
+    metric(
         "pending",
         "gauge",
         &["table"],
@@ -122,6 +129,19 @@ struct Inner {
     table: String,
     topic_labels: usize,
     topics: Mutex<HashMap<Topic, TopicMetrics>>,
+    consumers: Mutex<HashMap<String, ConsumerMetrics>>,
+}
+
+#[derive(Clone)]
+struct ConsumerMetrics {
+    first: Counter,
+    before: Counter,
+}
+
+impl std::fmt::Debug for ConsumerMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ConsumerMetrics")
+    }
 }
 
 #[derive(Clone)]
@@ -143,7 +163,8 @@ impl Telemetry {
     /// The metrics of a table under a prefix, with at most so many topics as labels.
     pub fn new(prefix: &str, table: &str, topic_labels: usize) -> Self {
         let (prefix, table) = (prefix.to_owned(), table.to_owned());
-        Self(Arc::new(Inner { prefix, table, topic_labels, topics: Mutex::default() }))
+        let (topics, consumers) = (Mutex::default(), Mutex::default());
+        Self(Arc::new(Inner { prefix, table, topic_labels, topics, consumers }))
     }
 
     /// An event was written.
@@ -194,6 +215,37 @@ impl Telemetry {
     /// Rows were deleted after their retention.
     pub fn cleaned(&self, rows: u64) {
         metrics::counter!(self.name("cleaned_total"), "table" => self.0.table.clone()).increment(rows);
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.0.prefix
+    }
+
+    /// Messages were recorded: so many for the first time, and so many that had come before.
+    pub(crate) fn processed(&self, consumer: &ConsumerName, first: usize, before: usize) {
+        let mut consumers = self.0.consumers.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = consumers.contains_key(consumer.as_str());
+        let label = if known || consumers.len() < self.0.topic_labels { consumer.as_str() } else { OTHER };
+        if !consumers.contains_key(label) {
+            let metrics = self.consumer_metrics(label);
+            consumers.insert(label.to_owned(), metrics);
+        }
+        if let Some(metrics) = consumers.get(label) {
+            metrics.first.increment(first as u64);
+            metrics.before.increment(before as u64);
+        }
+    }
+
+    fn consumer_metrics(&self, consumer: &str) -> ConsumerMetrics {
+        let by_result = |result: &str| {
+            let labels = [
+                ("table", self.0.table.clone()),
+                ("consumer", consumer.to_owned()),
+                ("result", result.to_owned()),
+            ];
+            metrics::counter!(self.name("inbox_processed_total"), &labels)
+        };
+        ConsumerMetrics { first: by_result("first"), before: by_result("before") }
     }
 
     pub(crate) fn leader(&self, active: bool) {
@@ -257,5 +309,84 @@ impl Telemetry {
             dead: metrics::counter!(self.name("dead_total"), &labels),
             dead_lettered: metrics::counter!(self.name("dlq_total"), &labels),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use metrics::{Key, KeyName, Metadata, Recorder, SharedString, Unit};
+
+    use super::*;
+    use crate::inbox::{Inbox, MessageId};
+    use crate::testing::MemoryOutbox;
+
+    /// Keeps counters, by name and labels.
+    #[derive(Default)]
+    struct Counted(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
+
+    impl Recorder for Counted {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            let labels: Vec<String> = key.labels().map(|l| format!("{}={}", l.key(), l.value())).collect();
+            let name = format!("{}{{{}}}", key.name(), labels.join(","));
+            Counter::from_arc(Arc::clone(self.0.lock().unwrap().entry(name).or_default()))
+        }
+
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::noop()
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+
+    impl Counted {
+        fn all(&self) -> Vec<(String, u64)> {
+            let counters = self.0.lock().unwrap();
+            let counted = counters.iter().map(|(name, value)| (name.clone(), value.load(Ordering::Relaxed)));
+            counted.filter(|(_, value)| *value > 0).collect()
+        }
+    }
+
+    #[test]
+    fn what_is_received_is_counted_by_consumer_and_result() {
+        let (recorder, pool) = (Counted::default(), MemoryOutbox::new());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let stock: ConsumerName = "stock".parse().unwrap();
+        metrics::with_local_recorder(&recorder, || {
+            let inbox = Inbox::new("public.shop_outbox".parse().unwrap()).metrics_prefix("shop");
+            runtime.block_on(async {
+                let mut tx = pool.begin().await.unwrap();
+                let [a, b] = ["a", "b"].map(|id| MessageId::new(id).unwrap());
+                for _ in 0..3 {
+                    let _ = inbox.record(&mut tx, &stock, &a).await.unwrap();
+                }
+                let _ = inbox.record_all(&mut tx, &stock, &[a, b.clone(), b]).await.unwrap();
+            });
+        });
+        let name = |result| {
+            format!("shop_inbox_processed_total{{table=public.shop_inbox,consumer=stock,result={result}}}")
+        };
+        assert_eq!(recorder.all(), [(name("before"), 4), (name("first"), 2)]);
+    }
+
+    #[test]
+    fn hazard_50_consumers_beyond_the_limit_share_a_label() {
+        let recorder = Counted::default();
+        metrics::with_local_recorder(&recorder, || {
+            let telemetry = Telemetry::new("outbox", "t", 2);
+            for n in (0..10).chain(0..10) {
+                telemetry.processed(&format!("c{n}").parse().unwrap(), 1, 0);
+            }
+        });
+        let counted: Vec<u64> = recorder.all().into_iter().map(|(_, value)| value).collect();
+        assert_eq!(counted, [2, 2, 16], "{:?}", recorder.all());
     }
 }

@@ -9,6 +9,8 @@ mod cursor;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod headers;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod inbox;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod plan;
 #[cfg(feature = "postgres")]
 pub mod postgres;

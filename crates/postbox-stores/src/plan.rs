@@ -38,6 +38,7 @@ pub struct Plan {
 /// What a table is to have beyond what all have. What is there already stays, and is kept up, also where it is not asked for
 /// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is something of its own that a table can have")]
 pub struct Extras {
     /// `<table>_history`, for relays that move what was published.
     pub history: bool,
@@ -47,6 +48,8 @@ pub struct Extras {
     pub wake_trigger: bool,
     /// The index by tenant, for relays that claim them apart (`fair_tenants`, `tenants`).
     pub tenants: bool,
+    /// `<module>_inbox`, for messages that the module receives.
+    pub inbox: bool,
 }
 
 /// What a table has for delivery in order; each has what the one before it has.

@@ -16,6 +16,7 @@ impl Template {
             .with("relay", table.quoted_sibling("postbox_relay", quote))
             .with("audit", table.quoted_sibling("postbox_audit", quote))
             .with("history", table.quoted_sibling(&format!("{}_history", table.table()), quote))
+            .with("inbox", table.quoted_sibling(&table.inbox(), quote))
     }
 
     /// The same with one more place filled.

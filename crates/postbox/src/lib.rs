@@ -53,6 +53,7 @@
 //! - Several events in one place: an enum of them, with the same derive. One handler and no other: [`EventBus::only`].
 //! - Your own code around it: a [`WriterHook`] where events are written and committed ([`Outbox::begin`]), an
 //!   [`EventInterceptor`] around every dispatch. Aggregates that collect their events: [`UnitOfWork`].
+//! - What arrives twice has its effect once: [`Inbox`].
 //! - Tests of your own: [`testing`] has an outbox in memory.
 //! - What failed for good is kept, never dropped: [`DeadLetters`]. What was published is removed after a while by the
 //!   [`Cleaner`].
@@ -83,10 +84,15 @@ pub use postbox_core::{
 #[cfg(feature = "derive")]
 pub use postbox_derive::Event;
 
-// Receiving them.
+// Receiving them, and having their effect once.
 pub use postbox_core::{
     BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, EventBus, EventInterceptor,
     HandlerError, HandlerResult, Meta, Receipts, Receive, ReceiveError, interceptor,
+};
+pub use postbox_core::{
+    ConsumerName, ConsumerNameError, Inbox, InboxAdmin, InboxDriver, InboxEntry, InboxFilter, InboxKey,
+    InboxPage, InboxRequest, InboxRetention, InboxRetentionError, InboxTable, InboxTrouble, InboxTx,
+    MessageId, MessageIdError, RecordError, Recording, Seen,
 };
 
 // All of it in one process, started and stopped with it.

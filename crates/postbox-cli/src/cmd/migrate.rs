@@ -1,6 +1,6 @@
 //! `postbox migrate up|down|print`.
 
-use postbox_core::{Code, History, StoreError, TableName};
+use postbox_core::{Code, History, Inbox, StoreError, TableName};
 use postbox_stores::any::{AnyConnection, Dialect, Extras};
 use postbox_stores::postgres::migrate::{Format, Grants, Ordered, Plan, Step, StepLock, print_grants_with};
 use serde_json::{Value, json};
@@ -73,6 +73,7 @@ fn extras(call: &Call<'_>) -> Extras {
         ordered,
         wake_trigger: call.on("wake-trigger"),
         tenants,
+        inbox: call.on("inbox"),
     }
 }
 
@@ -168,6 +169,10 @@ pub(crate) fn down(call: &Call<'_>) -> Result<Exit, Failure> {
             names.push(table.to_string());
             if connection.has_history(table).await.unwrap_or(false) {
                 names.push(format!("{table}_history"));
+            }
+            if connection.has_inbox(table).await.unwrap_or(false) {
+                names
+                    .push(format!("{} (the memory of what was received)", Inbox::new(table.clone()).table()));
             }
         }
         Ok::<_, Failure>(names)

@@ -12,6 +12,7 @@ use crate::event::{Limits, TenantId};
 use crate::history::History;
 use crate::hook::WriterHook;
 use crate::hot::HotPath;
+use crate::inbox::InboxRetention;
 use crate::interceptor::EventInterceptor;
 use crate::outbox::Outbox;
 use crate::relay::{RelayBuilder, RelayError, Settings};
@@ -70,6 +71,8 @@ impl<D, P> fmt::Debug for PostboxBuilder<D, P> {
 struct Cleanup {
     retention: Duration,
     dead_retention: Duration,
+    /// How long the inbox remembers, and for how long its source repeats.
+    inbox: Option<(Duration, Duration)>,
     interval: Duration,
 }
 
@@ -78,6 +81,7 @@ impl Default for Cleanup {
         Self {
             retention: Duration::from_hours(7 * 24),
             dead_retention: Duration::ZERO,
+            inbox: None,
             interval: Duration::from_mins(1),
         }
     }
@@ -242,6 +246,13 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
         self
     }
 
+    /// Forgets after `keep` what the [inbox](Postbox::inbox) has seen; without this it remembers for ever. `source` is for how long
+    /// messages can come again: see [`InboxRetention`]. A shorter `keep` is refused at the start.
+    pub fn inbox_retention(mut self, keep: Duration, source: Duration) -> Self {
+        self.cleaner.get_or_insert_default().inbox = Some((keep, source));
+        self
+    }
+
     /// Cleans so often (every minute).
     pub fn clean_every(mut self, interval: Duration) -> Self {
         self.cleaner.get_or_insert_default().interval = interval;
@@ -285,6 +296,9 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             let problem = "clean_every is 0; use 1s or more, or without_cleaner()";
             return Err(RelayError::Settings(problem.into()));
         }
+        let inbox = cleanup.and_then(|cleanup| cleanup.inbox);
+        let inbox = inbox.map(|(keep, source)| InboxRetention::new(keep, source)).transpose();
+        let inbox = inbox.map_err(|error| RelayError::Settings(error.message()))?;
         let mut relay = self.relay.metrics_prefix(&self.prefix);
         if let Some(path) = &self.hot {
             relay = relay.hot(path);
@@ -318,13 +332,16 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
         // Nothing is waited for from here on: whoever drops this call leaves nothing behind.
         let relay = relay.spawn();
         let cleaner = cleanup.map(|cleanup| {
-            let cleaner = Cleaner::new(self.pool.sweep(&table, &settings))
+            let mut cleaner = Cleaner::new(self.pool.sweep(&table, &settings))
                 .retention(cleanup.retention)
                 .dead_retention(cleanup.dead_retention)
                 .interval(cleanup.interval)
                 .max_attempts(settings.max_attempts)
                 .dead_letters(dead_letters)
                 .metrics_prefix(&self.prefix);
+            if let Some(retention) = inbox {
+                cleaner = cleaner.inbox(retention);
+            }
             Cleaning::start(cleaner)
         });
         let hot = self.hot;

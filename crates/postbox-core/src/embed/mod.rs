@@ -17,6 +17,7 @@ pub use pool::{Needs, PostboxPool, StoreOptions};
 
 use crate::cleaner::{Cleaner, Sweep};
 use crate::hot::HotPath;
+use crate::inbox::Inbox;
 use crate::outbox::Outbox;
 use crate::relay::{RelayError, RelayHandle, RelayHealth};
 use crate::table::TableName;
@@ -135,6 +136,11 @@ impl Postbox {
     /// Clones are cheap; give one to whoever writes.
     pub fn outbox(&self) -> Outbox {
         self.outbox.clone()
+    }
+
+    /// The receiving side's memory, in the same database: `<module>_inbox`, which `postbox migrate up --inbox` makes.
+    pub fn inbox(&self) -> Inbox {
+        self.outbox.inbox()
     }
 
     /// The hot path, to ask how much room it has.

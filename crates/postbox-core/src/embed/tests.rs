@@ -26,13 +26,14 @@ struct Pool {
     broken: Arc<AtomicBool>,
     /// Sweeps that were made.
     sweeps: Arc<AtomicUsize>,
+    inbox_sweeps: Arc<AtomicUsize>,
     needs: Arc<std::sync::Mutex<Option<Needs>>>,
 }
 
 impl Pool {
     fn new() -> Self {
-        let (broken, sweeps, needs) = Default::default();
-        Self { memory: MemoryOutbox::new(), layout: Layout::Full, broken, sweeps, needs }
+        let (broken, sweeps, inbox_sweeps, needs) = Default::default();
+        Self { memory: MemoryOutbox::new(), layout: Layout::Full, broken, sweeps, inbox_sweeps, needs }
     }
 }
 
@@ -97,6 +98,11 @@ impl Sweep for Shaky {
         self.pool.sweeps.fetch_add(1, Ordering::SeqCst);
         Ok(Swept::Deleted(0))
     }
+    async fn sweep_inbox(&self, retention: Duration, batch: u32) -> Result<Swept, StoreError> {
+        assert_eq!((retention, batch), (Duration::from_mins(3), 500));
+        self.pool.inbox_sweeps.fetch_add(1, Ordering::SeqCst);
+        Ok(Swept::Deleted(0))
+    }
 }
 
 fn name(text: &str) -> TableName {
@@ -133,6 +139,7 @@ async fn everything_is_handed_through_and_runs_until_the_shutdown() {
         .default_tenant(uuid::Uuid::from_u128(5))
         .set(|settings| settings.max_attempts = 7)
         .retention(Duration::from_secs(5))
+        .inbox_retention(Duration::from_mins(3), Duration::from_mins(2))
         .clean_every(Duration::from_millis(1))
         .start()
         .await
@@ -143,6 +150,8 @@ async fn everything_is_handed_through_and_runs_until_the_shutdown() {
     write(&outbox, &pool.memory).await;
     until("the event", || sink.delivered().len() == 1).await;
     until("sweeps", || pool.sweeps.load(Ordering::SeqCst) > 1).await;
+    until("sweeps of the inbox", || pool.inbox_sweeps.load(Ordering::SeqCst) > 1).await;
+    assert_eq!(postbox.inbox().table().to_string(), "shop_inbox");
     until("health", || postbox.health().problem().is_none()).await;
     assert_eq!((hooked.load(Ordering::SeqCst), seen.load(Ordering::SeqCst)), (1, 1));
     assert_eq!(sink.seen()[0].meta.tenant_id.0.as_u128(), 5);
@@ -169,6 +178,10 @@ async fn what_cannot_work_is_refused_and_nothing_runs() {
             "lock_ttl 1s is too short",
         ),
         (shop().dispatcher(sink.clone()).clean_every(Duration::ZERO), "clean_every is 0"),
+        (
+            shop().dispatcher(sink.clone()).inbox_retention(Duration::from_secs(59), Duration::from_mins(1)),
+            "OUTBOX_CONFIG_INVALID: an inbox that remembers for 59s forgets messages",
+        ),
         (Postbox::builder(&pool, name("absent_outbox")).dispatcher(sink.clone()), "OUTBOX_TABLE_MISSING"),
         (
             Postbox::builder(&bare, name("shop_outbox")).dispatcher(sink.clone()).hot(path.clone()),

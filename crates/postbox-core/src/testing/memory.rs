@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::clock::FakeClock;
 use super::drain::Tried;
+use super::inbox::Memories;
 use crate::event::{Availability, EventId, Payload, TenantId};
 use crate::outbox::Outbox;
 use crate::receive::Receive;
@@ -145,6 +146,9 @@ pub(super) struct Content {
     last_sequence: i64,
     uncommitted: usize,
     trouble: Trouble,
+    /// What an inbox has seen: committed, or by a transaction that is open.
+    pub(super) inbox: Memories,
+    last_transaction: u64,
     /// What was settled since the drain under way began.
     pub(super) tried: Vec<Tried>,
     /// The drain under way, and how many there were: no event is tried twice in one.
@@ -194,15 +198,19 @@ pub struct Memory;
 /// An open transaction of a [`MemoryOutbox`]; dropped, it is rolled back.
 #[derive(Debug)]
 pub struct MemoryTransaction {
-    table: Table,
+    pub(super) table: Table,
+    pub(super) number: u64,
     staged: Vec<Row>,
-    failed: bool,
+    pub(super) failed: bool,
 }
 
 /// What a [`MemoryOutbox`] was told to fail with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct MemoryError(&'static str);
+
+/// Of a transaction in which something failed before.
+pub(super) const FAILED: MemoryError = MemoryError("the transaction has failed");
 
 impl MemoryTransaction {
     fn write(&mut self, records: &[Record]) -> Result<Vec<Receipt>, MemoryError> {
@@ -211,7 +219,7 @@ impl MemoryTransaction {
             self.failed = true;
         }
         if self.failed {
-            return Err(MemoryError("the transaction has failed"));
+            return Err(FAILED);
         }
         let now = self.table.clock.now();
         let mut receipts = Vec::with_capacity(records.len());
@@ -261,7 +269,12 @@ impl MemoryTransaction {
 
 impl Drop for MemoryTransaction {
     fn drop(&mut self) {
-        self.table.lock().uncommitted -= self.staged.len();
+        let mut rows = self.table.lock();
+        rows.uncommitted -= self.staged.len();
+        if rows.inbox.roll_back(self.number) {
+            drop(rows);
+            self.table.changed.notify_waiters();
+        }
     }
 }
 
@@ -277,7 +290,11 @@ impl OutboxTx<Memory> for &mut MemoryTransaction {
 #[diagnostic::do_not_recommend]
 impl OutboxPool<Memory> for &MemoryOutbox {
     async fn begin(self) -> Result<MemoryTransaction, MemoryError> {
-        Ok(MemoryTransaction { table: self.table.clone(), staged: Vec::new(), failed: false })
+        let mut content = self.table.lock();
+        content.last_transaction += 1;
+        let number = content.last_transaction;
+        drop(content);
+        Ok(MemoryTransaction { table: self.table.clone(), number, staged: Vec::new(), failed: false })
     }
 }
 
@@ -299,7 +316,7 @@ impl Driver for Memory {
         rows: &[(EventId, i64)],
     ) -> Result<Guarded, MemoryError> {
         if tx.failed {
-            return Err(MemoryError("the transaction has failed"));
+            return Err(FAILED);
         }
         let there = |wanted: &(EventId, i64)| {
             tx.staged.iter().any(|row| (row.record.event_id, row.sequence) == *wanted)
@@ -317,6 +334,7 @@ impl Driver for Memory {
         let lost = std::mem::take(&mut rows.trouble.answer);
         let staged = std::mem::take(&mut tx.staged);
         rows.uncommitted -= staged.len();
+        rows.inbox.commit(tx.number);
         for row in staged {
             // Of two transactions with the same event, the first one that commits has written it.
             let first = *rows.ids.entry(row.record.event_id).or_insert(row.sequence);

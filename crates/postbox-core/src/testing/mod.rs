@@ -42,6 +42,7 @@ mod assert;
 mod clock;
 mod drain;
 mod failing;
+mod inbox;
 mod memory;
 mod order;
 mod store;

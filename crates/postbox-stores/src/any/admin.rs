@@ -1,9 +1,12 @@
 //! [`AnyAdmin`]: an operator's table in any of the databases.
 
+use std::time::Duration;
+
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept, Tidied};
 use postbox_core::{
     Browse, DeadCause, DeadEvent, DeadFilter, DeadLetters, Diagnose, EventDetail, EventId, EventStatus,
-    Examination, Finding, Inspect, Layout, ListRequest, Page, Published, StoreError, TableCounts, TableRelay,
+    Examination, Finding, InboxAdmin, InboxFilter, InboxPage, InboxRequest, Inspect, Layout, ListRequest,
+    Page, Published, StoreError, TableCounts, TableRelay,
 };
 use time::OffsetDateTime;
 
@@ -96,6 +99,10 @@ impl Sweep for AnyAdmin {
         each!(self, admin => admin.sweep(request).await)
     }
 
+    async fn sweep_inbox(&self, retention: Duration, batch: u32) -> Result<Swept, StoreError> {
+        each!(self, admin => admin.sweep_inbox(retention, batch).await)
+    }
+
     async fn tidy(&self) -> Result<Tidied, StoreError> {
         each!(self, admin => admin.tidy().await)
     }
@@ -110,6 +117,24 @@ impl SweepCount for AnyAdmin {
 impl Diagnose for AnyAdmin {
     async fn diagnose(&self, examination: Examination) -> Vec<Finding> {
         each!(self, admin => admin.diagnose(examination).await)
+    }
+}
+
+impl InboxAdmin for AnyAdmin {
+    async fn has_inbox(&self) -> Result<bool, StoreError> {
+        each!(self, admin => admin.has_inbox().await)
+    }
+
+    async fn inbox_list(&self, request: &InboxRequest) -> Result<InboxPage, StoreError> {
+        each!(self, admin => admin.inbox_list(request).await)
+    }
+
+    async fn inbox_count(&self, filter: &InboxFilter) -> Result<u64, StoreError> {
+        each!(self, admin => admin.inbox_count(filter).await)
+    }
+
+    async fn inbox_forget(&self, filter: &InboxFilter, who: &str) -> Result<u64, StoreError> {
+        each!(self, admin => admin.inbox_forget(filter, who).await)
     }
 }
 

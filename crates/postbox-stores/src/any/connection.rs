@@ -90,7 +90,18 @@ impl AnyConnection {
         }
     }
 
-    /// Gives roles what they need of a table, and of its history if it has one.
+    /// Whether the module of the table has an inbox that is ours: what is removed with it.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn has_inbox(&mut self, table: &TableName) -> Result<bool, StoreError> {
+        match &mut self.0 {
+            Kind::Postgres(connection, _) => postgres::migrate::has_inbox(connection, table).await,
+            Kind::Sqlite(connection) => sqlite::migrate::has_inbox(connection, table).await,
+        }
+    }
+
+    /// Gives roles what they need of a table, and of its history and its inbox if it has them.
     ///
     /// # Errors
     /// When a role does not exist, or the database has none.
@@ -98,11 +109,9 @@ impl AnyConnection {
         match &mut self.0 {
             Kind::Postgres(connection, _) => {
                 let history = postgres::migrate::has_history(connection, table).await?;
-                let sql = postgres::migrate::print_grants_with(
-                    table,
-                    grants,
-                    Extras { history, ..Extras::default() },
-                );
+                let inbox = postgres::migrate::has_inbox(connection, table).await?;
+                let extras = Extras { history, inbox, ..Extras::default() };
+                let sql = postgres::migrate::print_grants_with(table, grants, extras);
                 let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await;
                 done.map(drop).map_err(postgres::classify)
             }

@@ -342,6 +342,10 @@ impl Sweep for PgAdmin {
         Ok(if free { Swept::Deleted(u64::try_from(rows).unwrap_or(0)) } else { Swept::Busy })
     }
 
+    async fn sweep_inbox(&self, retention: Duration, batch: u32) -> Result<Swept, StoreError> {
+        self.clean_inbox(retention, batch).await
+    }
+
     async fn tidy(&self) -> Result<Tidied, StoreError> {
         self.vacuum().await
     }

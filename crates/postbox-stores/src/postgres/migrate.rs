@@ -6,6 +6,7 @@
 
 mod apply;
 mod history;
+mod inbox;
 mod plan;
 mod print;
 
@@ -15,6 +16,7 @@ pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
 pub(crate) use apply::expect_sessions;
 pub use apply::{down, up, up_with};
 pub use history::has_history;
+pub use inbox::has_inbox;
 pub use plan::{plan, plan_with};
 pub use print::{
     Format, Grants, print_down, print_down_with, print_grants, print_grants_with, print_up, print_up_with,
@@ -55,6 +57,7 @@ fn names(table: &TableName) -> Template {
     Template::of(table, '"')
         .with("view_key", view_key)
         .with("name", table.table())
+        .with("inbox_name", table.inbox())
         .with("status_view", table.quoted_sibling(&format!("{}_status", table.table()), '"'))
         .with("enqueue", table.quoted_sibling("postbox_enqueue", '"'))
         .with("ordered", table.quoted_sibling(order::TRIGGER, '"'))

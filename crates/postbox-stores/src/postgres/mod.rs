@@ -17,6 +17,7 @@ mod error;
 mod facts;
 mod fan;
 mod history;
+mod inbox;
 mod keys;
 mod leader;
 mod letters;

@@ -235,6 +235,10 @@ impl Sweep for SqliteAdmin {
         link.commit().await?;
         Ok(Swept::Deleted(deleted))
     }
+
+    async fn sweep_inbox(&self, retention: Duration, batch: u32) -> Result<Swept, StoreError> {
+        self.clean_inbox(retention, batch).await
+    }
 }
 
 impl SweepCount for SqliteAdmin {

@@ -2,6 +2,8 @@
 //!
 //! A migration is one transaction: all of it happens, or nothing.
 
+mod inbox;
+
 use std::collections::BTreeMap;
 
 use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
@@ -9,6 +11,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
 use super::error::classify;
 use super::history::{HistoryShape, INDEX, name_of};
+use super::inbox::InboxShape;
 use super::patience::Patience;
 use super::schema::{EXTENSION, STANDARD, TableShape, in_main};
 use crate::print::{goose, join};
@@ -16,6 +19,7 @@ use crate::table::Template;
 
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
 pub use crate::print::Format;
+pub use inbox::has_inbox;
 
 /// The indexes of a table: the end of the name, what kind, the columns, and what the predicate must hold.
 const INDEXES: [(&str, &str, &str, &str); 8] = [
@@ -168,7 +172,7 @@ pub async fn up_with(
     Ok(Plan { table, steps })
 }
 
-/// Removes a table and what belongs to it, also its history. Refuses while it holds events that were not published, unless they are to
+/// Removes a table and what belongs to it, also its history and the inbox of its module. Refuses while it holds events that were not published, unless they are to
 /// be lost on purpose.
 ///
 /// # Errors
@@ -204,7 +208,8 @@ pub async fn down(
     let relay = relay.fetch_optional(&mut *tx).await.map_err(classify)?.is_some();
     // Another's table of that name is not ours to remove.
     let history = HistoryShape::find(&mut tx, &table).await.map_err(classify)?.is_some();
-    for sql in drops(history).filter(|sql| relay || !sql.contains("{{relay}}")) {
+    let inbox = InboxShape::is_there(&mut tx, &table).await?;
+    for sql in drops(history, inbox).filter(|sql| relay || !sql.contains("{{relay}}")) {
         let sql = template.fill(sql);
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(classify)?;
     }
@@ -212,15 +217,17 @@ pub async fn down(
 }
 
 const DROP_HISTORY: &str = "DROP TABLE IF EXISTS {{history}}";
-const DROPS: [&str; 4] = [
+const DROP_INBOX: &str = "DROP TABLE IF EXISTS {{inbox}}";
+const DROPS: [&str; 5] = [
     "DROP VIEW IF EXISTS {{status_view}}",
     "DROP TABLE {{table}}",
     DROP_HISTORY,
+    DROP_INBOX,
     "DELETE FROM {{relay}} WHERE tbl = {{key}}",
 ];
 
-fn drops(history: bool) -> impl Iterator<Item = &'static str> {
-    DROPS.into_iter().filter(move |sql| history || *sql != DROP_HISTORY)
+fn drops(history: bool, inbox: bool) -> impl Iterator<Item = &'static str> {
+    DROPS.into_iter().filter(move |sql| (history || *sql != DROP_HISTORY) && (inbox || *sql != DROP_INBOX))
 }
 
 async fn has_wal(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
@@ -275,6 +282,7 @@ async fn table_steps(
         step(format!("+ index {index_name}"), &index_sql(table, index));
     }
     let history = history_steps(connection, table, extras.history, &coming, &mut step).await?;
+    inbox::steps(connection, table, extras.inbox, &mut step).await?;
     let view = format!("{name}_status");
     let history_name = name_of(table);
     let has_history = |sql: &String| sql.contains(&history_name);
@@ -398,6 +406,10 @@ pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Resul
         // It may be there without the history.
         up.push(template.fill("DROP VIEW IF EXISTS {{status_view}}"));
     }
+    if extras.inbox {
+        up.push(template.fill(include_str!("migrations/inbox.sql")));
+        up.push(template.fill(&inbox::index_sql(&table)));
+    }
     let rest = [include_str!("migrations/relay.sql"), include_str!("migrations/audit.sql"), view, REGISTER];
     up.extend(rest.map(|sql| template.fill(sql)));
     Ok(match format {
@@ -428,5 +440,5 @@ fn down_statements(table: &TableName, extras: Extras) -> Vec<String> {
         "INSERT INTO postbox_guard SELECT count(*) FROM {{table}} WHERE published_at IS NULL",
         "DROP TABLE temp.postbox_guard",
     ];
-    guard.into_iter().chain(drops(extras.history)).map(|sql| names(table).fill(sql)).collect()
+    guard.into_iter().chain(drops(extras.history, extras.inbox)).map(|sql| names(table).fill(sql)).collect()
 }

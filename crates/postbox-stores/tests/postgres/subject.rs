@@ -119,7 +119,9 @@ impl Table {
                 .unwrap();
         }
         let pool = |options| PgPoolOptions::new().max_connections(4).connect_lazy_with(options);
-        Self { owner: pool(options), writer: pool(writer), relay, name, shape, db }
+        // Sixteen race for a message.
+        let writer = PgPoolOptions::new().max_connections(16).connect_lazy_with(writer);
+        Self { owner: pool(options), writer, relay, name, shape, db }
     }
 
     pub(crate) fn outbox(&self) -> Outbox {
@@ -273,6 +275,22 @@ impl Subject for Table {
             self.db.psql(&migrate::print_grants_with(&self.name, &relay, extras));
         }
         plan.steps.into_iter().map(|step| step.what).collect()
+    }
+
+    async fn make_inbox(&self) {
+        let mut connection = connect_options(&self.db.url).unwrap().connect().await.unwrap();
+        let extras = Extras { inbox: true, ..Extras::default() };
+        migrate::up_with(&mut connection, &self.name, extras, |_| {}).await.unwrap();
+        if self.shape == Shape::Grants {
+            let [w, r] = ["writer", "relay"].map(|kind| role(&self.db, kind));
+            let grants = format!("writer={w},relay={r}").parse().unwrap();
+            self.db.psql(&migrate::print_grants_with(&self.name, &grants, extras));
+        }
+    }
+
+    async fn age_inbox(&self, by: Duration) {
+        let age = sqlx::query("UPDATE org_inbox SET processed_at = processed_at - make_interval(secs => $1)");
+        age.bind(by.as_secs_f64()).execute(&self.owner).await.unwrap();
     }
 
     async fn moved(&self, event: EventId) -> Option<RowState> {

@@ -7,6 +7,7 @@ mod embed;
 mod enqueue_sql;
 mod faults;
 mod history;
+mod inbox;
 mod migrations;
 mod order;
 mod processes;

@@ -205,6 +205,17 @@ impl Subject for Table {
         plan.steps.into_iter().map(|step| step.what).collect()
     }
 
+    async fn make_inbox(&self) {
+        let (mut connection, extras) =
+            (self.pool.acquire().await.unwrap(), Extras { inbox: true, ..Extras::default() });
+        migrate::up_with(&mut connection, &self.name, extras, |_| {}).await.unwrap();
+    }
+
+    async fn age_inbox(&self, by: Duration) {
+        let age = sqlx::query("UPDATE org_inbox SET processed_at = processed_at - ?1");
+        age.bind(i64::try_from(by.as_micros()).unwrap()).execute(&self.pool).await.unwrap();
+    }
+
     async fn moved(&self, event: EventId) -> Option<RowState> {
         if self.has_history().await { self.row_in("org_outbox_history", event).await } else { None }
     }

@@ -14,6 +14,7 @@ pub mod handlers;
 pub mod history;
 pub mod hooks;
 pub mod hot;
+pub mod inbox;
 pub mod moved;
 pub mod order;
 pub mod order_chaos;
@@ -33,8 +34,9 @@ use std::time::Duration;
 use postbox_core::cleaner::SweepCount;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing, Tenants};
 use postbox_core::{
-    Backoff, Browse, DeadLetters, Diagnose, Driver, EventId, History, Inspect, Order, Outbox,
-    OutboxTransaction, Receipt, Record, RecordBuilder, Settings, Store, TableName, Topic, UnitOfWork,
+    Backoff, Browse, DeadLetters, Diagnose, Driver, EventId, History, InboxAdmin, InboxDriver, Inspect,
+    Order, Outbox, OutboxTransaction, Receipt, Record, RecordBuilder, Settings, Store, TableName, Topic,
+    UnitOfWork,
 };
 
 /// A store under test: a table of its own, empty at the start.
@@ -42,11 +44,11 @@ pub trait Subject: Sync {
     /// The store.
     type Store: Store;
     /// Its operators' side.
-    type Admin: Inspect + DeadLetters + SweepCount + Browse + Diagnose + Clone;
+    type Admin: Inspect + DeadLetters + SweepCount + Browse + Diagnose + InboxAdmin + Clone;
     /// A transaction that is open.
     type Open: OpenTransaction;
     /// The driver of its writers.
-    type Driver: Driver;
+    type Driver: InboxDriver;
 
     /// What it can do.
     fn features(&self) -> Features;
@@ -98,6 +100,10 @@ pub trait Subject: Sync {
     fn store_with(&self, single_active: bool, history: History) -> Self::Store;
     /// Gives the table a history; answers the steps that it took.
     fn make_history(&self) -> impl Future<Output = Vec<String>> + Send;
+    /// Gives the table's module an inbox.
+    fn make_inbox(&self) -> impl Future<Output = ()> + Send;
+    /// Makes all that was received until now older by so much.
+    fn age_inbox(&self, by: Duration) -> impl Future<Output = ()> + Send;
     /// The row of an event in the history, the latest if there are several.
     fn moved(&self, event: EventId) -> impl Future<Output = Option<RowState>> + Send;
     /// What the status view says of an event, each time that it has it.

@@ -148,7 +148,7 @@ impl Site {
             Ordering::None => Ordered::AsItIs,
         };
         let history = config.relay.history == History::Move;
-        let extras = Extras { history, ordered, wake_trigger: false, tenants: config.relay.fair_tenants };
+        let extras = Extras { history, ordered, tenants: config.relay.fair_tenants, ..Extras::default() };
         let mut connection = self.database.connect().await?;
         let made = connection.migrate_up(&self.table, extras, |_| {}).await;
         made.map(drop).map_err(|error| self.problem(&error))

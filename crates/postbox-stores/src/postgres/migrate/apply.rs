@@ -5,8 +5,8 @@ use std::time::Duration;
 use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
-use super::names;
 use super::plan::plan_with;
+use super::{inbox, names};
 use crate::plan::{Extras, Plan, Step, StepLock};
 #[cfg(feature = "sqlite")]
 use crate::postgres::ask;
@@ -54,7 +54,7 @@ pub async fn up_with(
     Ok(plan)
 }
 
-/// Removes a table and what belongs to it, also its history. Refuses while it holds events that were not published, unless they are to
+/// Removes a table and what belongs to it, also its history and the inbox of its module. Refuses while it holds events that were not published, unless they are to
 /// be lost on purpose.
 ///
 /// # Errors
@@ -76,12 +76,14 @@ pub async fn down(
         RAISE EXCEPTION 'not empty' USING ERRCODE = 'PB001'; END IF;";
     // Another's table of that name is not ours to remove.
     let history = HistoryShape::find(&mut tx, &shape.name).await.map_err(classify)?;
+    let inbox = inbox::is_there(&mut tx, &shape.name).await?;
     tx.commit().await.map_err(classify)?;
     let history = history.map_or("", |_| "DROP TABLE {{history}};");
+    let inbox = if inbox { "DROP TABLE {{inbox}};" } else { "" };
     let forget = if shape.system_tables { "DELETE FROM {{relay}} WHERE tbl = {{key}};" } else { "" };
     let sql = template.fill(&format!(
         "DO $postbox$ BEGIN LOCK TABLE {{{{table}}}} IN ACCESS EXCLUSIVE MODE; {} DROP VIEW IF EXISTS {{{{status_view}}}};
-         DROP TABLE {{{{table}}}}; {history} {forget} END $postbox$",
+         DROP TABLE {{{{table}}}}; {history} {inbox} {forget} END $postbox$",
         if discard_unpublished { "" } else { guard }
     ));
     match with_short_lock(connection, &sql).await {

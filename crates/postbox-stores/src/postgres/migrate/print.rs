@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use postbox_core::TableName;
 
-use super::{INDEXES, Ordered, history, index_sql, names};
+use super::{INDEXES, Ordered, history, inbox, index_sql, names};
 use crate::plan::Extras;
 use crate::postgres::{order, tenants};
 use crate::print::{goose, join};
@@ -92,6 +92,10 @@ fn up_statements(table: &TableName, extras: Extras) -> Vec<String> {
         ]
         .map(|sql| template.fill(sql)),
     );
+    if extras.inbox {
+        statements.push(template.fill(include_str!("../migrations/inbox.sql")));
+        statements.push(inbox::index_sql(table, "IF NOT EXISTS"));
+    }
     if extras.ordered == Ordered::Writers {
         let sql =
             [include_str!("../migrations/ordered.sql"), include_str!("../migrations/ordered_trigger.sql")];
@@ -114,7 +118,7 @@ pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Strin
     let up = up_statements(table, extras);
     match format {
         Format::Sql => join(&up),
-        Format::Goose => goose(&up, &[down_statement(table, extras)]),
+        Format::Goose => goose(&up, &down_statements(table, extras)),
     }
 }
 
@@ -125,16 +129,19 @@ pub fn print_down(table: &TableName) -> String {
 
 /// The same, with what only some tables have.
 pub fn print_down_with(table: &TableName, extras: Extras) -> String {
-    join(&[down_statement(table, extras)])
+    join(&down_statements(table, extras))
 }
 
-fn down_statement(table: &TableName, extras: Extras) -> String {
+fn down_statements(table: &TableName, extras: Extras) -> Vec<String> {
     // Only where it is asked for: without a database, nobody can tell whether a table of that name is ours.
-    names(table).fill(if extras.history {
+    let table_and_history = if extras.history {
         include_str!("../migrations/down_history.sql")
     } else {
         include_str!("../migrations/down.sql")
-    })
+    };
+    // After the table, which refuses while it holds events that were not published.
+    let inbox = extras.inbox.then_some("DROP TABLE IF EXISTS {{inbox}}");
+    [table_and_history].into_iter().chain(inbox).map(|sql| names(table).fill(sql)).collect()
 }
 
 /// Least privilege, by column.
@@ -142,21 +149,24 @@ pub fn print_grants(table: &TableName, grants: &Grants) -> String {
     print_grants_with(table, grants, Extras::default())
 }
 
-/// The same, with what is needed where published events are moved to the table's history.
+/// The same, with what is needed where published events are moved to the table's history, and for the module's inbox.
 pub fn print_grants_with(table: &TableName, grants: &Grants, extras: Extras) -> String {
     let template = names(table)
         .with("sequence", table.quoted_sibling(&format!("{}_sequence_seq", table.table()), '"'))
         .with("audit_sequence", table.quoted_sibling("postbox_audit_id_seq", '"'));
     let mut statements = Vec::new();
-    for (role, sql, of_history) in [
-        (&grants.writer, include_str!("../sql/grant_writer.sql"), false),
-        (&grants.relay, include_str!("../sql/grant_relay.sql"), false),
-        (&grants.relay, include_str!("../sql/grant_relay_history.sql"), true),
-        (&grants.viewer, include_str!("../sql/grant_viewer.sql"), false),
-        (&grants.viewer, include_str!("../sql/grant_viewer_history.sql"), true),
-        (&grants.handler, include_str!("../sql/grant_handler.sql"), false),
+    for (role, sql, wanted) in [
+        (&grants.writer, include_str!("../sql/grant_writer.sql"), true),
+        (&grants.writer, include_str!("../sql/grant_writer_inbox.sql"), extras.inbox),
+        (&grants.relay, include_str!("../sql/grant_relay.sql"), true),
+        (&grants.relay, include_str!("../sql/grant_relay_history.sql"), extras.history),
+        (&grants.relay, include_str!("../sql/grant_relay_inbox.sql"), extras.inbox),
+        (&grants.viewer, include_str!("../sql/grant_viewer.sql"), true),
+        (&grants.viewer, include_str!("../sql/grant_viewer_history.sql"), extras.history),
+        (&grants.viewer, include_str!("../sql/grant_viewer_inbox.sql"), extras.inbox),
+        (&grants.handler, include_str!("../sql/grant_handler.sql"), true),
     ] {
-        let Some(role) = role.as_ref().filter(|_| extras.history || !of_history) else { continue };
+        let Some(role) = role.as_ref().filter(|_| wanted) else { continue };
         let mut template = template.clone().with("role", format!("\"{role}\""));
         template = match table.schema() {
             Some(schema) => {
@@ -189,5 +199,18 @@ mod tests {
         assert!(!sql.contains("CONCURRENTLY") && !sql.contains("{{"));
         let goose = print_up(&table, Format::Goose);
         assert!(goose.starts_with("-- +goose Up") && goose.contains("-- +goose Down"));
+        assert!(!goose.contains("org_inbox"));
+        let extras = Extras { inbox: true, ..Extras::default() };
+        let goose = print_up_with(&table, Format::Goose, extras);
+        let (up, down) = goose.split_once("-- +goose Down").unwrap();
+        assert!(
+            up.contains("CREATE TABLE IF NOT EXISTS \"public\".\"org_inbox\"") && !up.contains("{{"),
+            "{up}"
+        );
+        assert!(up.contains("CREATE INDEX IF NOT EXISTS \"org_inbox_by_time\""), "{up}");
+        assert!(down.contains("DROP TABLE IF EXISTS \"public\".\"org_inbox\""), "{down}");
+        let grants = "writer=app,relay=postbox,viewer=ops".parse().unwrap();
+        assert_eq!(print_grants_with(&table, &grants, extras).matches("\"org_inbox\"").count(), 3);
+        assert_eq!(print_grants(&table, &grants).matches("\"org_inbox\"").count(), 0);
     }
 }

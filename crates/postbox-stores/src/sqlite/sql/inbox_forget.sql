@@ -1,0 +1,5 @@
+-- Forgets what an operator chose. ?1 consumer  ?2 messages, as JSON  ?3 since  ?4 until  ?5 rows
+DELETE FROM {{inbox}}
+WHERE (consumer, message_id) IN (
+    SELECT consumer, message_id FROM {{inbox}} WHERE {{chosen}} ORDER BY processed_at LIMIT ?5
+)
