@@ -1,8 +1,9 @@
 //! Before anything is changed for good: what would be, how many rows, and a question.
 
+use std::fmt;
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
-use postbox_core::{Code, TableName};
+use postbox_core::Code;
 
 use crate::assemble::Database;
 use crate::render::{counted, printable};
@@ -16,7 +17,8 @@ pub(crate) struct Change<'a> {
     pub(crate) meaning: String,
     /// How many rows it hits.
     pub(crate) rows: u64,
-    pub(crate) table: &'a TableName,
+    /// Of which table.
+    pub(crate) table: &'a dyn fmt::Display,
     pub(crate) database: &'a Database,
 }
 

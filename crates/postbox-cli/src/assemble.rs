@@ -285,6 +285,10 @@ pub(crate) fn cleaners(config: &Config, database: &Database) -> Result<Vec<Table
             .dead_letters(config.dead_letter.is_some())
             .vacuum(config.cleaner.vacuum)
             .metrics_prefix(&config.metrics.prefix);
+        let cleaner = match config.inbox_retention() {
+            Some(retention) => cleaner.inbox(retention),
+            None => cleaner,
+        };
         TableCleaner { table, admin, cleaner }
     };
     Ok(tables(config.cleaner_tables())?.into_iter().map(cleaner).collect())

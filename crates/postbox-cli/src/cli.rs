@@ -107,6 +107,8 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
         "dead show" => cmd::dead::show(&call),
         "dead replay" => cmd::dead::replay(&call),
         "dead discard" => cmd::dead::discard(&call),
+        "inbox list" => cmd::inbox::list(&call),
+        "inbox forget" => cmd::inbox::forget(&call),
         "clean" => cmd::clean::run(&call),
         "doctor" => cmd::doctor::run(&call),
         "pause" => cmd::pause::pause(&call),
@@ -185,7 +187,8 @@ pub(crate) fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .arg(json)
-        .subcommands([demo(), migrate(), relay(), operate::status(), operate::events(), operate::dead(), pause(), resume()])
+        .subcommands([demo(), migrate(), relay(), operate::status(), operate::events(), operate::dead(), operate::inbox()])
+        .subcommands([pause(), resume()])
         .subcommands([operate::clean(), operate::doctor(), bench::bench(), enqueue(), config(), explain(), operate::completions()])
 }
 
@@ -218,7 +221,11 @@ fn migrate() -> Command {
             "wake-trigger",
             "Lets also a plain INSERT wake a relay that sleeps, by a trigger; a table keeps it. postbox_enqueue and the library do so by themselves; SQLite needs none",
         );
-        [writers, index.conflicts_with("ordered"), wake]
+        let inbox = switch(
+            "inbox",
+            "Also makes the module's inbox, <module>_inbox beside <module>_outbox, for messages that it receives; a later up keeps it as it must be",
+        );
+        [writers, index.conflicts_with("ordered"), wake, inbox]
     };
     let up = Command::new("up")
         .about("Makes a table, upgrades it in place, or finishes what was interrupted; repeat it as you like")
@@ -239,7 +246,7 @@ fn migrate() -> Command {
         .args(extras())
         .arg(switch("dry-run", "Shows the plan and changes nothing"));
     let down = Command::new("down")
-        .about("Removes a table and its history; refuses while it holds events that were not published")
+        .about("Removes a table, its history and its inbox; refuses while it holds events that were not published")
         .args(args_for(&["database_url", "direct_url", "relay.tables"]))
         .arg(switch(
             "discard-unpublished",

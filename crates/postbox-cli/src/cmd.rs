@@ -12,6 +12,7 @@ pub(crate) mod enqueue;
 pub(crate) mod events;
 pub(crate) mod explain;
 mod given;
+pub(crate) mod inbox;
 pub(crate) mod migrate;
 pub(crate) mod pause;
 pub(crate) mod relay;

@@ -134,6 +134,10 @@ impl Problem {
                     "postbox migrate up --history move --table {table}, or set history to keep or none"
                 ))
             }
+            Code::InboxMissing => {
+                let what = error.message().split(": make it with `").next().unwrap_or_default();
+                Self::new(error.code(), what).next(format!("postbox migrate up --inbox --table {table}"))
+            }
             Code::NotEmpty => problem.next(format!(
                 "let the relay deliver them first, or lose them: postbox migrate down --table {table} --discard-unpublished"
             )),

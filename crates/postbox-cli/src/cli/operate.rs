@@ -161,12 +161,42 @@ pub(super) fn dead() -> Command {
     group("dead", "Looks at dead events, brings them back or deletes them", [list, show, replay, discard])
 }
 
+pub(super) fn inbox() -> Command {
+    let filters = || {
+        [
+            option("consumer", "NAME", "Of this consumer"),
+            option("message", "ID", "The message with this id; may be repeated").action(ArgAction::Append),
+            option("since", "TIME", "Recorded since: how long ago, such as 2h, or a time as in RFC 3339"),
+            option("until", "TIME", "Recorded before"),
+        ]
+    };
+    let list = Command::new("list")
+        .about("Lists messages that were recorded, the latest first")
+        .args(settings())
+        .args(filters())
+        .arg(limit())
+        .arg(option("after", "PLACE", "Goes on behind this message, as the page before says"));
+    let forget = Command::new("forget")
+        .about("Forgets messages, so that they have their effect again when they come again")
+        .after_help(
+            "The table must be named by --table, the messages by a filter or by --all.\n\
+             Exits with 3 when some were left alone since others hold them.",
+        )
+        .args(settings())
+        .args(filters())
+        .arg(switch("all", "All messages of the inbox"))
+        .arg(yes());
+    group("inbox", "Looks at what consumers have seen, and has them forget it", [list, forget])
+}
+
 pub(super) fn clean() -> Command {
     Command::new("clean")
-        .about("Deletes what was published longer ago than its retention, once")
+        .about(
+            "Deletes what was published longer ago than its retention, and forgets what was received, once",
+        )
         .args(args_for(&["database_url", "relay.tables", "relay.max_attempts"]))
         .args(
-            args_for(&["cleaner.tables", "cleaner.retention", "cleaner.dead_retention"])
+            args_for(&["cleaner.tables", "cleaner.retention", "cleaner.dead_retention", "inbox"])
                 .into_iter()
                 .filter(|arg| arg.get_id() != "config"),
         )

@@ -1,7 +1,9 @@
 //! `postbox clean`: the cleaner, once.
 
+use std::time::Duration;
+
 use postbox_core::cleaner::{Due, SweepCount, SweepRequest, Swept};
-use postbox_core::{StoreError, TableName};
+use postbox_core::{Browse, Inbox, InboxAdmin, InboxFilter, StoreError, TableName};
 use serde_json::{Value, json};
 
 use super::{block_on, within_patience};
@@ -24,11 +26,15 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
         let mut results = Vec::new();
         for table in &tables {
             let store = database.admin(table, &call.config);
-            results.push(if call.on("dry-run") {
+            let mut result = if call.on("dry-run") {
                 count(call, &store, table, &request).await?
             } else {
                 clean(call, &store, table, &request).await?
-            });
+            };
+            if let Some(retention) = call.config.inbox_retention() {
+                result["inbox"] = inbox(call, &store, table, retention.keep(), request.batch).await?;
+            }
+            results.push(result);
         }
         if call.json {
             say_json(&json!({ "dry_run": call.on("dry-run"), "tables": results }))?;
@@ -67,34 +73,84 @@ async fn clean(
     table: &TableName,
     request: &SweepRequest,
 ) -> Result<Value, Failure> {
+    let place = Place { table, name: table.to_string(), thing: "event" };
+    let swept = until_short(call, &place, request.batch, async || store.sweep(request).await).await?;
+    place.told(call, swept)
+}
+
+/// What was received longer ago than this: forgets it, or counts it. None where there is no inbox.
+async fn inbox(
+    call: &Call<'_>,
+    store: &(impl SweepCount + InboxAdmin + Browse),
+    table: &TableName,
+    retention: Duration,
+    batch: u32,
+) -> Result<Value, Failure> {
+    let about = |error: StoreError| Failure::from(Problem::about(table, &error));
+    let place = Place { table, name: Inbox::new(table.clone()).table().to_string(), thing: "message" };
+    if !within_patience(async { store.has_inbox().await.map_err(about) }).await? {
+        return Ok(Value::Null);
+    }
+    if !call.on("dry-run") {
+        let sweep = async || store.sweep_inbox(retention, batch).await;
+        let swept = until_short(call, &place, batch, sweep).await?;
+        return place.told(call, swept);
+    }
+    let due = within_patience(async {
+        let until = store.now().await.map_err(about)?.checked_sub(retention.try_into().unwrap_or_default());
+        let filter = InboxFilter { until, ..InboxFilter::default() };
+        store.inbox_count(&filter).await.map_err(about)
+    });
+    let due = due.await?;
+    if !call.json {
+        say(&format!("{}: would forget {}; nothing was changed", place.name, counted(due, "message")))?;
+    }
+    Ok(json!({ "table": place.name, "due": due }))
+}
+
+/// What is cleaned.
+struct Place<'a> {
+    /// The outbox of its module.
+    table: &'a TableName,
+    name: String,
+    thing: &'static str,
+}
+
+impl Place<'_> {
+    fn told(&self, call: &Call<'_>, (total, busy): (u64, bool)) -> Result<Value, Failure> {
+        if !call.json {
+            let rest = if busy { "; another cleaner is at work on the rest" } else { "" };
+            say(&format!("{}: deleted {}{rest}", self.name, counted(total, self.thing)))?;
+        }
+        Ok(json!({ "table": self.name, "deleted": total, "busy": busy }))
+    }
+}
+
+/// Sweeps until a batch is short; answers how many rows are gone, and whether another cleaner is at work.
+async fn until_short(
+    call: &Call<'_>,
+    place: &Place<'_>,
+    batch: u32,
+    sweep: impl AsyncFn() -> Result<Swept, StoreError>,
+) -> Result<(u64, bool), Failure> {
     let progress = Progress::new(call.json);
     let mut total = 0;
-    let mut busy = false;
     loop {
         // Each batch is committed: what was done stays done.
         let failed = |error: StoreError| {
-            let problem = Problem::about(table, &error);
-            let before = format!("{} were deleted before", counted(total, "event"));
+            let problem = Problem::about(place.table, &error);
+            let before = format!("{} were deleted before", counted(total, place.thing));
             Failure::from(if total == 0 { problem } else { problem.after(&before) })
         };
-        match within_patience(async { store.sweep(request).await.map_err(failed) }).await? {
-            Swept::Busy => {
-                busy = true;
-                break;
-            }
+        match within_patience(async { sweep().await.map_err(failed) }).await? {
+            Swept::Busy => return Ok((total, true)),
             Swept::Deleted(rows) => {
                 total += rows;
-                progress.at(&format!("{table}: deleted {}", thousands(total)));
-                if rows < u64::from(request.batch) {
-                    break;
+                progress.at(&format!("{}: deleted {}", place.name, thousands(total)));
+                if rows < u64::from(batch) {
+                    return Ok((total, false));
                 }
             }
         }
     }
-    drop(progress);
-    if !call.json {
-        let rest = if busy { "; another cleaner is at work on the rest" } else { "" };
-        say(&format!("{table}: deleted {}{rest}", counted(total, "event")))?;
-    }
-    Ok(json!({ "table": table.to_string(), "deleted": total, "busy": busy }))
 }

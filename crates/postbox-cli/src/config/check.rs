@@ -8,7 +8,7 @@ use super::error::ConfigError;
 use super::kind::{DAY_MS, show_duration};
 use super::layers::{Effective, change};
 use super::route::Route;
-use super::settings::{OnDead, Ordering, Setting, Settings};
+use super::settings::{Cleaner, Inbox, OnDead, Ordering, Setting, Settings};
 
 /// Refuses combinations that cannot work. Settings that are wrong by themselves are left out.
 pub(super) fn combinations(settings: &Settings, effective: &[Effective], errors: &mut Vec<ConfigError>) {
@@ -41,6 +41,53 @@ pub(super) fn combinations(settings: &Settings, effective: &[Effective], errors:
     }
 }
 
+/// For how long the source of what is received may repeat it, as far as it is declared; none is for ever.
+pub(super) fn source_retention(inbox: &Inbox, cleaner: &Cleaner) -> Option<Duration> {
+    inbox.source_retention.or_else(|| Some(cleaner.retention + cleaner.dead_retention?))
+}
+
+/// Refuses a memory that is shorter than its source's (hazard 45).
+pub(super) fn inbox(settings: &Settings, effective: &[Effective], errors: &mut Vec<ConfigError>) {
+    let (inbox, cleaner) = (&settings.inbox, &settings.cleaner);
+    let all = ["inbox.retention", "inbox.source_retention", "cleaner.retention", "cleaner.dead_retention"];
+    let [Some(given), Some(source), Some(_), Some(_)] = all.map(|path| valid(effective, path)) else {
+        return;
+    };
+    let Some(keep) = inbox.retention else { return };
+    let (cause, next) = match source_retention(inbox, cleaner) {
+        Some(repeats) if keep >= repeats => return,
+        Some(repeats) => {
+            let of = match inbox.source_retention {
+                Some(_) => "inbox.source_retention",
+                None => {
+                    "cleaner.retention + cleaner.dead_retention, which hold where inbox.source_retention is not set"
+                }
+            };
+            let repeats = show_duration(repeats);
+            let cause = format!(
+                "inbox.retention = {} is less than {repeats} ({of}): a message could come again when it is forgotten, and have its \
+                 effect again",
+                show_duration(keep)
+            );
+            (cause, format!("{} at least {repeats}", change(given)))
+        }
+        None => {
+            let cause = format!(
+                "inbox.retention = {}, and for how long the source repeats messages is not declared: dead events are kept for ever \
+                 (cleaner.dead_retention = 0) and may be replayed at any time",
+                show_duration(keep)
+            );
+            let next = format!(
+                "{} the retention of the source's published events, its dead ones and the broker together, or leave \
+                 inbox.retention at 0",
+                change(source)
+            );
+            (cause, next)
+        }
+    };
+    errors.push(ConfigError::new(Code::ConfigInvalid, Some(given.origin.clone()), cause, next));
+}
+
 fn valid<'a>(effective: &'a [Effective], path: &str) -> Option<&'a Effective> {
     effective.iter().find(|effective| effective.setting.path == path && effective.valid)
 }
@@ -58,6 +105,9 @@ pub(super) fn warnings(settings: &Settings) -> Vec<String> {
             "cleaner.dead_retention = {} deletes dead events before most people have seen them",
             show_duration(kept)
         ));
+    }
+    if settings.inbox.source_retention.is_some() && settings.inbox.retention.is_none() {
+        warnings.push("inbox.source_retention has no effect without inbox.retention".to_owned());
     }
     if settings.relay.redrive_max != REDRIVE_MAX && settings.relay.redrive_after.is_none() {
         warnings.push("relay.redrive_max has no effect without relay.redrive_after".to_owned());

@@ -84,6 +84,7 @@ pub(super) fn heading(section: &str) -> &'static str {
         "" => "General",
         "relay" => "Relay",
         "cleaner" => "Cleaner",
+        "inbox" => "Inbox",
         "metrics" => "Metrics",
         _ => "Configuration",
     }

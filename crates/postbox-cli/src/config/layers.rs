@@ -14,7 +14,7 @@ use super::settings::{SETTINGS, Setting, default_items};
 use super::text::{nearest, shown};
 
 /// Variables that start so and that no setting has are errors: a mistyped one would be ignored in silence.
-const OURS: [&str; 2] = ["OUTBOX_RELAY_", "OUTBOX_CLEANER_"];
+const OURS: [&str; 3] = ["OUTBOX_RELAY_", "OUTBOX_CLEANER_", "OUTBOX_INBOX_"];
 
 /// The environment, handed in so that nothing here depends on the process.
 pub(crate) type Env = BTreeMap<String, String>;

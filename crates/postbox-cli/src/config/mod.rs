@@ -19,7 +19,7 @@ mod text;
 
 use std::path::{Path, PathBuf};
 
-use postbox_core::Code;
+use postbox_core::{Code, InboxRetention};
 use route::Routing;
 
 pub(crate) use error::{ConfigError, ConfigErrors, Origin};
@@ -29,7 +29,7 @@ pub(crate) use layers::{Effective, Env, environment};
 pub(crate) use reference::reference_markdown;
 pub(crate) use route::{Route, Sink};
 pub(crate) use settings::{
-    Claim, Cleaner, General, Metrics, OnDead, Ordering, Relay, SETTINGS, Setting, Settings,
+    Claim, Cleaner, General, Inbox, Metrics, OnDead, Ordering, Relay, SETTINGS, Setting, Settings,
 };
 pub(crate) use show::{json as show_json, text as show_text};
 pub(crate) use text::{Secret, mask, nearest, shown};
@@ -54,6 +54,8 @@ pub(crate) struct Config {
     pub(crate) relay: Relay,
     /// The cleaner's settings.
     pub(crate) cleaner: Cleaner,
+    /// The inbox's settings.
+    pub(crate) inbox: Inbox,
     /// The metrics' settings.
     pub(crate) metrics: Metrics,
     /// The sinks to build, each once.
@@ -96,6 +98,7 @@ impl Config {
             }
         };
         check::combinations(&settings, &effective, &mut errors);
+        check::inbox(&settings, &effective, &mut errors);
         let origin = |path: &str| {
             let found = effective.iter().find(|effective| effective.setting.path == path && effective.valid);
             found.map(|effective| &effective.origin)
@@ -109,9 +112,21 @@ impl Config {
         let mut warnings = check::warnings(&settings);
         warnings.extend(route::warnings(&routing));
         let Routing { sinks, routes, dead_letter } = routing;
-        let Settings { general, relay, cleaner, metrics } = settings;
+        let Settings { general, relay, cleaner, inbox, metrics } = settings;
         let file = file.map(|file| file.path);
-        Ok(Self { general, relay, cleaner, metrics, sinks, routes, dead_letter, effective, file, warnings })
+        Ok(Self {
+            general,
+            relay,
+            cleaner,
+            inbox,
+            metrics,
+            sinks,
+            routes,
+            dead_letter,
+            effective,
+            file,
+            warnings,
+        })
     }
 
     /// Refuses to go on without the settings of these paths, for a command that needs them. Any route counts as `sink`.
@@ -131,6 +146,13 @@ impl Config {
     /// The tables to clean: the cleaner's own, else the relay's.
     pub(crate) fn cleaner_tables(&self) -> &[String] {
         if self.cleaner.tables.is_empty() { &self.relay.tables } else { &self.cleaner.tables }
+    }
+
+    /// How long inboxes remember; none is for ever.
+    pub(crate) fn inbox_retention(&self) -> Option<InboxRetention> {
+        // What this would refuse was refused when the configuration was read.
+        let source = check::source_retention(&self.inbox, &self.cleaner)?;
+        InboxRetention::new(self.inbox.retention?, source).ok()
     }
 
     /// The sink of this name.

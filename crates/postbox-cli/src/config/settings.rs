@@ -191,6 +191,14 @@ settings! {
         vacuum: bool = kind::switch(), default "true", env "OUTBOX_CLEANER_VACUUM", flag "cleaner-vacuum";
     }
 
+    /// The inbox: remembers what was received.
+    inbox: Inbox ("inbox.") {
+        /// How long the inboxes beside `cleaner.tables` remember messages; `0` remembers for ever. At least as long as their source may repeat them.
+        retention: Option<Duration> = kind::duration_or_never::<1, LONGEST_MS>(), default "0", env "OUTBOX_INBOX_RETENTION", flag "inbox-retention";
+        /// For how long the source of the messages may repeat them: the retention of its published events, of its dead ones and of the broker, together; `0` takes `cleaner.retention` and `cleaner.dead_retention`.
+        source_retention: Option<Duration> = kind::duration_or_never::<1, LONGEST_MS>(), default "0", env "OUTBOX_INBOX_SOURCE_RETENTION", flag "inbox-source-retention";
+    }
+
     /// Prometheus metrics.
     metrics: Metrics ("metrics.") {
         /// Whether metrics are served on `listen`.

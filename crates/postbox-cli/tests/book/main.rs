@@ -27,6 +27,7 @@ tests! {
     readme: "../../README.md",
     five_minutes: "five-minutes.md",
     any_language: "any-language.md",
+    inbox: "inbox.md",
     failures: "failures.md",
     routing: "routing.md",
     history: "history.md",

@@ -26,7 +26,7 @@ fn commands(run: Run<'_>, path: &[String]) -> Vec<String> {
 pub(crate) fn check_every_command(run: Run<'_>, table: &str, sent: &str, dead: &str) {
     // What each is called with, apart from the table, and how it ends.
     let cases: BTreeMap<&str, (String, i32)> = [
-        ("migrate up", "", 0),
+        ("migrate up", "--inbox", 0),
         ("migrate down", "--yes --discard-unpublished", 0),
         ("migrate print", "", 0),
         ("relay", "--relay-enabled=false --cleaner-enabled=false", 0),
@@ -39,6 +39,8 @@ pub(crate) fn check_every_command(run: Run<'_>, table: &str, sent: &str, dead: &
         ("dead show", "DEAD", 0),
         ("dead replay", "--topic nobody.has.this.v1 --yes", 0),
         ("dead discard", "DEAD --yes", 0),
+        ("inbox list", "--consumer stock", 0),
+        ("inbox forget", "--all --yes", 0),
         ("pause", "", 0),
         ("resume", "", 0),
         ("clean", "--dry-run", 0),

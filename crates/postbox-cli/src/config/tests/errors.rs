@@ -196,6 +196,36 @@ fn a_lease_must_cover_a_dispatch() {
 }
 
 #[test]
+fn hazard_45_an_inbox_remembers_as_long_as_its_source_repeats() {
+    let start = |given: &[&str]| Start::default().flags(given.iter().copied());
+    let kept = |given: &[&str]| start(given).config().inbox_retention().map(|r| r.keep().as_secs() / 3600);
+    assert_eq!(kept(&[]), None, "for ever");
+    assert_eq!(kept(&["--inbox-retention=30d", "--inbox-source-retention=30d"]), Some(720));
+    assert_eq!(kept(&["--inbox-retention=37d", "--cleaner-dead-retention=30d"]), Some(37 * 24));
+    // Whoever receives from elsewhere declares what holds there.
+    let elsewhere = ["--inbox-retention=2d", "--inbox-source-retention=1d", "--cleaner-dead-retention=30d"];
+    assert_eq!(kept(&elsewhere), Some(48));
+
+    let error = start(&["--inbox-retention=29d", "--inbox-source-retention=30d"]).error(INVALID);
+    assert!(error.contains("inbox.retention = 29d is less than 30d (inbox.source_retention)"), "{error}");
+    assert!(error.contains("next: give --inbox-retention at least 30d"), "{error}");
+    let error = start(&["--inbox-retention=30d", "--cleaner-dead-retention=30d"]).error(INVALID);
+    assert!(error.contains("is less than 37d (cleaner.retention + cleaner.dead_retention"), "{error}");
+    let error = Start::default().env("OUTBOX_INBOX_RETENTION", "3650d").error(INVALID);
+    assert!(
+        error.contains("dead events are kept for ever") && error.contains("OUTBOX_INBOX_RETENTION"),
+        "{error}"
+    );
+    assert!(error.contains("next: set OUTBOX_INBOX_SOURCE_RETENTION to"), "{error}");
+    // A broken one is one error, not two.
+    start(&["--inbox-retention=1d", "--inbox-source-retention=x"]).error(INVALID);
+    let file = file("[inbox]\nretention = \"1d\"\n").error(INVALID);
+    assert!(file.contains("postbox.toml:2"), "{file}");
+    let warned = start(&["--inbox-source-retention=1d"]).config().warnings;
+    assert_eq!(warned, ["inbox.source_retention has no effect without inbox.retention"]);
+}
+
+#[test]
 fn wrong_shapes_of_tables() {
     for text in [
         "relay = 1",

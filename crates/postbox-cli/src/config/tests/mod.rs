@@ -117,6 +117,8 @@ fn nothing_given_is_the_defaults_of_the_contract() {
         ("OUTBOX_CLEANER_RETENTION", "168h"),
         ("OUTBOX_CLEANER_DEAD_RETENTION", "0"),
         ("OUTBOX_CLEANER_VACUUM", "true"),
+        ("OUTBOX_INBOX_RETENTION", "0"),
+        ("OUTBOX_INBOX_SOURCE_RETENTION", "0"),
         ("PROMETHEUS_METRICS_ENABLED", "true"),
         ("PROMETHEUS_METRICS_PATH", "/debug/prometheus"),
         ("OUTBOX_METRICS_PREFIX", "outbox"),
