@@ -13,6 +13,7 @@ pages! {
     embedding: "book/embedding.md",
     hot_path: "book/hot-path.md",
     in_process: "book/in-process.md",
+    inbox: "book/inbox.md",
     ordering: "book/ordering.md",
     tenants: "book/tenants.md",
     routing: "book/routing.md",
