@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use postbox_testkit::server::{pgbouncer, postgres, rabbitmq};
+use postbox_testkit::server::{mariadb, pgbouncer, postgres, rabbitmq};
 
 use crate::run::{output, step, works};
 use crate::{jars, metadata};
@@ -46,7 +46,7 @@ fi
 apt-get "$@"
 "#;
 
-/// Makes sure that there are a PostgreSQL server's programs, its pooler, and a C compiler; and, if asked for, the brokers
+/// Makes sure that there are a PostgreSQL server's programs, its pooler, MariaDB's, and a C compiler; and, if asked for, the brokers
 /// and what their clients are built with.
 pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
     let mut packages = Vec::new();
@@ -59,6 +59,9 @@ pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
             return Err(error);
         }
         packages.push("postgresql");
+    }
+    if !exists(mariadb::SERVER) {
+        packages.push("mariadb-server");
     }
     if pgbouncer::find_program().is_err() {
         packages.push("pgbouncer");

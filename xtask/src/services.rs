@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postbox_testkit::PgServer;
+use postbox_testkit::{MariaDbServer, PgServer};
 use postbox_testkit::server::postgres;
 
 use crate::install;
@@ -12,6 +12,8 @@ pub(crate) fn run() -> Result<(), String> {
     install::test_needs(false)?;
     let server = PgServer::try_with(&[])?;
     println!("export {}={}", postgres::URL_ENV, server.url("postgres"));
+    let mariadb = MariaDbServer::try_start()?;
+    println!("export {}={}", MariaDbServer::URL_ENV, mariadb.urls());
     // For trying the program by hand, as the README does.
     println!("export DATABASE_URL={}", server.url("postgres"));
     eprintln!("Ctrl-C, or the end of the shell, stops the servers and removes their data.");

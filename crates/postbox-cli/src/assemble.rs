@@ -197,8 +197,13 @@ pub(crate) fn store(
     table: &TableName,
     name: &str,
 ) -> Result<AnyStore, Failure> {
-    if config.relay.claim == Claim::Owner && database.dialect() == Dialect::Sqlite {
-        let message = "relay.claim = \"owner\": rows of a SQLite file are leased";
+    let leased = match database.dialect() {
+        Dialect::Postgres => None,
+        Dialect::Sqlite => Some("rows of a SQLite file are leased"),
+        Dialect::MySql => Some("rows of MySQL and MariaDB are leased"),
+    };
+    if let Some(why) = leased.filter(|_| config.relay.claim == Claim::Owner) {
+        let message = format!("relay.claim = \"owner\": {why}");
         return Err(Problem::new(Code::ConfigUnsupported, message).next("leave relay.claim at auto").into());
     }
     let settings = StoreSettings {

@@ -268,7 +268,7 @@ fn migrate() -> Command {
                 "DATABASE",
                 "For which database; that of DATABASE_URL unless given, else postgres",
             )
-            .value_parser(PossibleValuesParser::new(["postgres", "sqlite"])),
+            .value_parser(PossibleValuesParser::new(["postgres", "sqlite", "mysql"])),
         )
         .arg(grants())
         .args(extras())

@@ -84,10 +84,10 @@ codes! {
         "Grant what is missing; `postbox migrate print --grants relay=<role>` shows what a relay needs.";
     DatabaseUrl = "OUTBOX_DB_URL",
         "The database URL cannot be understood.",
-        "Use postgres://user:password@host:port/database, or sqlite:path/to/file.db.";
+        "Use postgres://user:password@host:port/database, mysql://user:password@host:port/database, or sqlite:path/to/file.db.";
     DatabaseVersion = "OUTBOX_DB_VERSION",
         "The database server is too old.",
-        "Use PostgreSQL 14 or later.";
+        "Use PostgreSQL 14, MariaDB 10.6 or MySQL 8.0.14, or later.";
     DatabaseFile = "OUTBOX_DB_FILE",
         "The database file cannot be opened, or is not a database.",
         "Check the path in DATABASE_URL; add ?mode=rwc to make a file that does not exist yet.";

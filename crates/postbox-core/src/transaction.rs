@@ -15,7 +15,7 @@ use crate::tx::{Inserted, Insertion, OutboxTable, OutboxTx};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a pool on which Postbox can begin a transaction",
     label = "pass a reference to your pool",
-    note = "`outbox.begin(&pool)` takes a `&sqlx::PgPool` or a `&sqlx::SqlitePool`"
+    note = "`outbox.begin(&pool)` takes a `&sqlx::PgPool`, a `&sqlx::MySqlPool` or a `&sqlx::SqlitePool`"
 )]
 pub trait OutboxPool<D: Driver> {
     /// Opens a transaction that can write at once.

@@ -1,23 +1,37 @@
 //! Where Postbox keeps events: one folder per database, the same file names in each.
 
-#[cfg(all(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod ahead;
+#[cfg(all(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub mod any;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod audit;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod cause;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod clock;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod cursor;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod headers;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod inbox;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(feature = "mysql")]
+pub mod mysql;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod ordered;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod plan;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod print;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod seen;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod sequenced;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 pub mod table;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod tenants;

@@ -1,7 +1,7 @@
 //! The only place where SQL text is put together: names of tables go into statements here and nowhere else.
 
 use postbox_core::TableName;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 use postbox_core::{Code, StoreError, StoreErrorKind};
 
 /// Fills the `{{name}}` places of a statement. Values are quoted names or fixed fragments of SQL, never user text.
@@ -28,7 +28,7 @@ impl Template {
 
     /// The same with the places of another, filled after its own.
     #[must_use]
-    #[cfg(feature = "postgres")]
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub fn and(mut self, other: &Self) -> Self {
         self.0.extend_from_slice(&other.0);
         self
@@ -46,7 +46,7 @@ impl Template {
 }
 
 /// The error for a table that is not there; it names the most similar of those that are.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) fn missing(table: &TableName, others: Vec<String>) -> StoreError {
     let distance = |other: &String| edit_distance(table.table(), other.rsplit('.').next().unwrap_or(other));
     let similar = others.into_iter().filter(|other| distance(other) <= 3).min_by_key(distance);
@@ -55,7 +55,7 @@ pub(crate) fn missing(table: &TableName, others: Vec<String>) -> StoreError {
 }
 
 /// An error for people who have no program at hand that would tell them the next step.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) fn with_next_step(error: StoreError, table: &TableName) -> StoreError {
     if error.code() != Code::TableMissing {
         return error;
@@ -68,7 +68,7 @@ pub(crate) fn with_next_step(error: StoreError, table: &TableName) -> StoreError
     StoreError::new(error.code(), error.kind(), message).caused_by(error)
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -2,8 +2,8 @@
 //! judges what was delivered, and a hold on the built program.
 //!
 //! - [`server`]: [`PgServer`] starts a PostgreSQL of its own and leaves nothing behind, even after `kill -9`;
-//!   [`TestDb`] is a fresh database for one test. Brokers likewise: [`NatsServer`], [`RedisServer`],
-//!   [`RabbitServer`], [`KafkaServer`], [`PulsarServer`].
+//!   [`TestDb`] is a fresh database for one test. MariaDB likewise: [`MariaDbServer`], [`MariaDb`]. And brokers:
+//!   [`NatsServer`], [`RedisServer`], [`RabbitServer`], [`KafkaServer`], [`PulsarServer`].
 //! - [`proxy`]: [`Proxy`] stands between a client and its server and delays, cuts, swallows, or loses one reply.
 //! - [`oracle`]: [`Oracle`] compares what was written with what arrived.
 //! - [`process`]: [`Program`] runs a binary, waits for its lines, stops it in every way there is.
@@ -44,7 +44,7 @@ pub use process::Program;
 #[cfg(feature = "kit")]
 pub use proxy::Proxy;
 pub use server::{
-    KafkaServer, NatsServer, PgBouncer, PgServer, PulsarServer, RabbitServer, RedisServer, ServerOptions,
-    TestDb,
+    KafkaServer, MariaDb, MariaDbServer, NatsServer, PgBouncer, PgServer, PulsarServer, RabbitServer, RedisServer,
+    ServerOptions, TestDb,
 };
 pub use skip::skipped;

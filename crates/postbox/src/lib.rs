@@ -70,8 +70,8 @@
 //!
 //! # Features
 //!
-//! `derive` (`#[derive(Event)]`), `postgres` (the PostgreSQL store), `sqlite` (the SQLite store, SQLite built in), `sinks`
-//! (file, stdout, null), all on by default; `otel` (events carry the trace context of the current span).
+//! `derive` (`#[derive(Event)]`), `postgres` (the PostgreSQL store), `mysql` (the MySQL and MariaDB store), `sqlite` (the
+//! SQLite store, SQLite built in), `sinks` (file, stdout, null), all on by default; `otel` (events carry the trace context of the current span).
 
 // Writing events.
 pub use postbox_core::{
@@ -115,6 +115,12 @@ pub use postbox_sinks as sinks;
 #[cfg(feature = "postgres")]
 pub mod postgres {
     pub use postbox_stores::postgres::*;
+}
+
+/// MySQL and MariaDB: the store, operators' work on it, and migrations. See [`MySqlStore`](mysql::MySqlStore).
+#[cfg(feature = "mysql")]
+pub mod mysql {
+    pub use postbox_stores::mysql::*;
 }
 
 /// SQLite: the store, operators' work on it, and migrations. See [`SqliteStore`](sqlite::SqliteStore).

@@ -136,9 +136,14 @@ fn grants(call: &Call<'_>, dialect: Dialect) -> Result<Option<Grants>, Failure> 
         )
     };
     let Some(text) = call.text("grants") else { return Ok(None) };
-    if dialect == Dialect::Sqlite {
-        let message = "--grants: SQLite has no roles: who may write the file may write every table";
-        return Err(Problem::new(Code::ConfigInvalid, message).next("leave out --grants").into());
+    let without = match dialect {
+        Dialect::Postgres => None,
+        Dialect::Sqlite => Some("SQLite has no roles: who may write the file may write every table"),
+        Dialect::MySql => Some("what a role needs on MySQL and MariaDB is not printed: give it with GRANT"),
+    };
+    if let Some(why) = without {
+        let problem = Problem::new(Code::ConfigInvalid, format!("--grants: {why}"));
+        return Err(problem.next("leave out --grants").into());
     }
     text.parse::<Grants>().map(Some).map_err(refused)
 }
@@ -217,6 +222,7 @@ pub(crate) fn print(call: &Call<'_>) -> Result<Exit, Failure> {
     let tables = tables(&call.config)?;
     let dialect = match call.text("dialect") {
         Some("sqlite") => Dialect::Sqlite,
+        Some("mysql") => Dialect::MySql,
         Some(_) => Dialect::Postgres,
         None => match Database::of(&call.config)? {
             // What is printed is for a tool, and tools are for servers.

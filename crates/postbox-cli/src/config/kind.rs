@@ -216,7 +216,8 @@ pub(super) const fn database_url() -> Kind<Secret> {
         shape: Shape::Text,
         secret: true,
         accepts: || {
-            "a URL such as postgres://user:password@host:5432/database or sqlite:path/to/file.db".to_owned()
+            "a URL such as postgres://user:password@host:5432/database, mysql://user:password@host:3306/database or \
+             sqlite:path/to/file.db".to_owned()
         },
         parse: url,
         canonical: as_written,

@@ -27,7 +27,7 @@ pub struct StoreOptions {
 #[diagnostic::on_unimplemented(
     message = "a Postbox cannot run on `{Self}`",
     label = "pass a reference to your pool",
-    note = "`Postbox::builder(&pool, table)` takes a `&sqlx::PgPool` or a `&sqlx::SqlitePool`"
+    note = "`Postbox::builder(&pool, table)` takes a `&sqlx::PgPool`, a `&sqlx::MySqlPool` or a `&sqlx::SqlitePool`"
 )]
 pub trait PostboxPool<D>: Clone + Send + Sync + 'static {
     /// The table as its relay sees it.

@@ -10,6 +10,7 @@ use postbox_core::{
 };
 use time::OffsetDateTime;
 
+use crate::mysql::MySqlAdmin;
 use crate::postgres::PgAdmin;
 use crate::postgres::migrate::Ordered;
 use crate::sqlite::SqliteAdmin;
@@ -20,6 +21,7 @@ use crate::sqlite::SqliteAdmin;
 pub enum AnyAdmin {
     Postgres(Box<PgAdmin>),
     Sqlite(SqliteAdmin),
+    MySql(MySqlAdmin),
 }
 
 /// The same for every database.
@@ -28,6 +30,7 @@ macro_rules! each {
         match $self {
             Self::Postgres($admin) => $answer,
             Self::Sqlite($admin) => $answer,
+            Self::MySql($admin) => $answer,
         }
     };
 }
@@ -57,6 +60,10 @@ impl AnyAdmin {
         match self {
             Self::Postgres(admin) => admin.ordered().await.map(Some),
             Self::Sqlite(_) => Ok(None),
+            Self::MySql(admin) => {
+                let indexed = admin.ordered().await?;
+                Ok(Some(if indexed { Ordered::Index } else { Ordered::AsItIs }))
+            }
         }
     }
 
@@ -92,6 +99,7 @@ impl Sweep for AnyAdmin {
         match self {
             Self::Postgres(admin) => Sweep::table(admin.as_ref()),
             Self::Sqlite(admin) => Sweep::table(admin),
+            Self::MySql(admin) => Sweep::table(admin),
         }
     }
 

@@ -2,11 +2,13 @@
 
 use postbox_core::{Code, EnqueueError, IntoRecord, Outbox, Receipt, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, SqliteConnection};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions as _, Connection as _, MySqlConnection, PgConnection, SqliteConnection,
+};
 
 use crate::plan::{Extras, Plan, Step};
 use crate::postgres::migrate::Grants;
-use crate::{postgres, sqlite};
+use crate::{mysql, postgres, sqlite};
 
 /// An open connection.
 #[derive(Debug)]
@@ -17,6 +19,7 @@ enum Kind {
     /// With where it leads, for those who need another one.
     Postgres(PgConnection, Box<PgConnectOptions>),
     Sqlite(SqliteConnection),
+    MySql(MySqlConnection),
 }
 
 impl AnyConnection {
@@ -28,6 +31,10 @@ impl AnyConnection {
         Self(Kind::Sqlite(connection))
     }
 
+    pub(super) fn mysql(connection: MySqlConnection) -> Self {
+        Self(Kind::MySql(connection))
+    }
+
     /// Finds out what [`migrate_up`](Self::migrate_up) would do. SQLite needs none of the options: it has one writer at a time.
     ///
     /// # Errors
@@ -36,6 +43,7 @@ impl AnyConnection {
         match &mut self.0 {
             Kind::Postgres(connection, _) => postgres::migrate::plan_with(connection, table, extras).await,
             Kind::Sqlite(connection) => sqlite::migrate::plan_with(connection, table, extras).await,
+            Kind::MySql(connection) => mysql::migrate::plan_with(connection, table, extras).await,
         }
     }
 
@@ -59,6 +67,7 @@ impl AnyConnection {
                 postgres::migrate::up_with(connection, table, extras, progress).await
             }
             Kind::Sqlite(connection) => sqlite::migrate::up_with(connection, table, extras, progress).await,
+            Kind::MySql(connection) => mysql::migrate::up_with(connection, table, extras, progress).await,
         }
     }
 
@@ -76,6 +85,7 @@ impl AnyConnection {
                 postgres::migrate::down(connection, table, discard_unpublished).await
             }
             Kind::Sqlite(connection) => sqlite::migrate::down(connection, table, discard_unpublished).await,
+            Kind::MySql(connection) => mysql::migrate::down(connection, table, discard_unpublished).await,
         }
     }
 
@@ -87,6 +97,7 @@ impl AnyConnection {
         match &mut self.0 {
             Kind::Postgres(connection, _) => postgres::migrate::has_history(connection, table).await,
             Kind::Sqlite(connection) => sqlite::migrate::has_history(connection, table).await,
+            Kind::MySql(connection) => mysql::migrate::has_history(connection, table).await,
         }
     }
 
@@ -119,6 +130,10 @@ impl AnyConnection {
                 let message = "SQLite has no roles: who may write the file may write every table";
                 Err(StoreError::new(Code::ConfigInvalid, StoreErrorKind::Refused, message))
             }
+            Kind::MySql(_) => {
+                let message = "grants are only known for PostgreSQL: give them with GRANT";
+                Err(StoreError::new(Code::ConfigUnsupported, StoreErrorKind::Refused, message))
+            }
         }
     }
 
@@ -146,6 +161,14 @@ impl AnyConnection {
                 let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
                 let receipt = outbox.enqueue(&mut tx, event).await;
                 let receipt = receipt.map_err(|error| error.map_database(sqlite::classify))?;
+                tx.commit().await.map_err(failed)?;
+                Ok(receipt)
+            }
+            Kind::MySql(connection) => {
+                let failed = |error| EnqueueError::Database(mysql::classify(error));
+                let mut tx = connection.begin().await.map_err(failed)?;
+                let receipt = outbox.enqueue(&mut tx, event).await;
+                let receipt = receipt.map_err(|error| error.map_database(mysql::classify))?;
                 tx.commit().await.map_err(failed)?;
                 Ok(receipt)
             }

@@ -14,9 +14,11 @@ use std::time::Duration;
 use postbox_core::store::Tenants;
 use postbox_core::{Code, History, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::ConnectOptions as _;
+use sqlx::mysql::MySqlConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
+use crate::mysql::{self, MySqlAdmin, MySqlStore};
 pub use crate::plan::Extras;
 pub use crate::postgres::Strategy;
 use crate::postgres::{self, PgAdmin, PgStore};
@@ -38,6 +40,7 @@ pub struct AnyDatabase(Kind);
 enum Kind {
     Postgres { options: Box<PgConnectOptions>, direct: Option<Box<PgConnectOptions>> },
     Sqlite(Box<SqliteConnectOptions>),
+    MySql(Box<MySqlConnectOptions>),
 }
 
 /// A kind of database, whose SQL can be printed without one.
@@ -47,6 +50,8 @@ pub enum Dialect {
     Postgres,
     /// SQLite.
     Sqlite,
+    /// MySQL and MariaDB.
+    MySql,
 }
 
 /// What a relay's store is told, whatever the database.
@@ -80,10 +85,12 @@ impl AnyDatabase {
                 Ok(Self(Kind::Postgres { options, direct: None }))
             }
             "sqlite" => Ok(Self(Kind::Sqlite(Box::new(sqlite::connect_options(url)?)))),
+            "mysql" | "mariadb" => Ok(Self(Kind::MySql(Box::new(mysql::connect_options(url)?)))),
             scheme => {
                 let shown: String = scheme.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
-                let message =
-                    format!("the URL's scheme is {shown:?}, this build knows postgres:// and sqlite:");
+                let message = format!(
+                    "the URL's scheme is {shown:?}, this build knows postgres://, mysql://, mariadb:// and sqlite:"
+                );
                 Err(StoreError::new(Code::DatabaseUrl, StoreErrorKind::Refused, message))
             }
         }
@@ -92,7 +99,7 @@ impl AnyDatabase {
     /// The same database, past a transaction pooler.
     ///
     /// # Errors
-    /// When the URL is none, or the database is a file, which has no pooler.
+    /// When the URL is none, or the database is a file, which has no pooler, or MySQL or MariaDB.
     pub fn direct(self, url: &str) -> Result<Self, StoreError> {
         match self.0 {
             Kind::Postgres { options, .. } => {
@@ -103,6 +110,11 @@ impl AnyDatabase {
                 let message = "a direct URL leads past a pooler, and a database file has none: leave it out";
                 Err(StoreError::new(Code::DatabaseUrl, StoreErrorKind::Refused, message))
             }
+            Kind::MySql(_) => {
+                let message = "a direct URL leads past a pooler of PostgreSQL: name the server itself as the database, and leave \
+                               it out";
+                Err(StoreError::new(Code::DatabaseUrl, StoreErrorKind::Refused, message))
+            }
         }
     }
 
@@ -111,6 +123,7 @@ impl AnyDatabase {
         match &self.0 {
             Kind::Postgres { .. } => Dialect::Postgres,
             Kind::Sqlite(_) => Dialect::Sqlite,
+            Kind::MySql(_) => Dialect::MySql,
         }
     }
 
@@ -119,6 +132,7 @@ impl AnyDatabase {
         match &self.0 {
             Kind::Postgres { options, .. } => format!("{}/{}", options.get_host(), self.name()),
             Kind::Sqlite(options) => options.get_filename().display().to_string(),
+            Kind::MySql(options) => format!("{}/{}", options.get_host(), self.name()),
         }
     }
 
@@ -132,6 +146,7 @@ impl AnyDatabase {
                 let file = options.get_filename();
                 file.file_name().unwrap_or(file.as_os_str()).to_string_lossy().into_owned()
             }
+            Kind::MySql(options) => options.get_database().unwrap_or_default().to_owned(),
         }
     }
 
@@ -139,11 +154,11 @@ impl AnyDatabase {
     pub fn is_local(&self) -> bool {
         match &self.0 {
             Kind::Postgres { options, .. } => {
-                let host = options.get_host().trim_matches(['[', ']']);
-                let loopback = host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-                options.get_socket().is_some() || host.starts_with('/') || host == "localhost" || loopback
+                let host = options.get_host();
+                options.get_socket().is_some() || host.starts_with('/') || is_loopback(host)
             }
             Kind::Sqlite(_) => true,
+            Kind::MySql(options) => options.get_socket().is_some() || is_loopback(options.get_host()),
         }
     }
 
@@ -168,13 +183,13 @@ impl AnyDatabase {
                     Ok(Err(error)) => postgres::classify(error),
                     Err(_) => unanswered(),
                 };
-                Err(if error.code() == Code::DatabaseUnreachable {
-                    let place = format!("{}:{}", options.get_host(), options.get_port());
-                    let message = format!("{place}: {}", error.message());
-                    StoreError::new(error.code(), error.kind(), message).caused_by(error)
-                } else {
-                    error
-                })
+                Err(with_place(error, options.get_host(), options.get_port()))
+            }
+            Kind::MySql(options) => {
+                let options = options.as_ref().clone().disable_statement_logging();
+                let opened = tokio::time::timeout(CONNECT_LIMIT, mysql::open(&options)).await;
+                let opened = opened.unwrap_or_else(|_| Err(unanswered())).map(AnyConnection::mysql);
+                opened.map_err(|error| with_place(error, options.get_host(), options.get_port()))
             }
             Kind::Sqlite(options) => {
                 let options =
@@ -200,7 +215,7 @@ impl AnyDatabase {
             Kind::Sqlite(options) => {
                 Self(Kind::Sqlite(Box::new(options.as_ref().clone().create_if_missing(true)))).connect().await
             }
-            Kind::Postgres { .. } => self.connect().await,
+            Kind::Postgres { .. } | Kind::MySql(_) => self.connect().await,
         }
     }
 
@@ -219,6 +234,9 @@ impl AnyDatabase {
             Kind::Postgres { options, .. } => pg_admin(options, table, max_attempts, lock_ttl),
             Kind::Sqlite(options) => {
                 AnyAdmin::Sqlite(SqliteAdmin::connect(options.as_ref().clone(), table.clone()))
+            }
+            Kind::MySql(options) => {
+                AnyAdmin::MySql(MySqlAdmin::connect(options.as_ref().clone(), table.clone()))
             }
         }
     }
@@ -255,6 +273,12 @@ impl AnyDatabase {
                 let store = store.order(order).history(history).tenants(tenants);
                 AnyStore::Sqlite(store.build())
             }
+            Kind::MySql(options) => {
+                let store = MySqlStore::builder(options.as_ref().clone(), table.clone());
+                let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
+                let store = store.order(order).history(history).tenants(tenants);
+                AnyStore::MySql(store.build())
+            }
         }
     }
 }
@@ -268,6 +292,7 @@ impl Dialect {
         match self {
             Self::Postgres => Ok(postgres::migrate::print_up_with(table, format, extras)),
             Self::Sqlite => sqlite::migrate::print_up_with(table, format, extras),
+            Self::MySql => mysql::migrate::print_up_with(table, format, extras),
         }
     }
 
@@ -279,6 +304,7 @@ impl Dialect {
         match self {
             Self::Postgres => Ok(postgres::migrate::print_down_with(table, extras)),
             Self::Sqlite => sqlite::migrate::print_down_with(table, extras),
+            Self::MySql => mysql::migrate::print_down_with(table, extras),
         }
     }
 }
@@ -292,6 +318,20 @@ fn pg_admin(
     let options = options.clone().disable_statement_logging();
     let admin = PgAdmin::connect(options, table.clone());
     AnyAdmin::Postgres(Box::new(admin.max_attempts(max_attempts).lock_ttl(lock_ttl)))
+}
+
+fn is_loopback(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Where it is that does not answer.
+fn with_place(error: StoreError, host: &str, port: u16) -> StoreError {
+    if error.code() != Code::DatabaseUnreachable {
+        return error;
+    }
+    let message = format!("{host}:{port}: {}", error.message());
+    StoreError::new(error.code(), error.kind(), message).caused_by(error)
 }
 
 fn unanswered() -> StoreError {
@@ -312,6 +352,9 @@ mod tests {
             "postgres://[::1]/a",
             "postgres:///a?host=/run/pg",
             "sqlite:a.db",
+            "mysql://localhost/a",
+            "mariadb://me@127.0.0.1:3307/a",
+            "mysql://db-1/a?socket=/run/mysqld/mysqld.sock",
         ] {
             assert!(local(url), "{url}");
         }
@@ -320,6 +363,7 @@ mod tests {
             "postgres://10.0.0.1/a",
             "postgres://localhost.example.org/a",
             "postgres://a@[fe80::1]/a",
+            "mysql://db-1/a",
         ] {
             assert!(!local(url), "{url}");
         }
@@ -336,7 +380,10 @@ mod tests {
         let server = AnyDatabase::from_url("postgresql://me@db-1/app").unwrap();
         assert_eq!((server.dialect(), server.place().as_str()), (Dialect::Postgres, "db-1/app"));
         assert!(file.direct("postgres://db/a").unwrap_err().to_string().contains("leave it out"));
-        for url in ["mysql://a:secret@b/c", "a.db", ""] {
+        let other = AnyDatabase::from_url("mariadb://me@db-2/app").unwrap();
+        assert_eq!((other.dialect(), other.place().as_str()), (Dialect::MySql, "db-2/app"));
+        assert!(other.direct("mysql://db/a").unwrap_err().to_string().contains("leave it out"));
+        for url in ["oracle://a:secret@b/c", "a.db", ""] {
             let error = AnyDatabase::from_url(url).unwrap_err().to_string();
             assert!(error.starts_with("OUTBOX_DB_URL") && error.contains("sqlite:"), "{error}");
             assert!(!error.contains("secret"), "{error}");

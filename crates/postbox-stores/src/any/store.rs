@@ -7,6 +7,7 @@ use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store
 use postbox_core::{Order, StoreError};
 use uuid::Uuid;
 
+use crate::mysql::MySqlStore;
 use crate::postgres::PgStore;
 use crate::sqlite::SqliteStore;
 
@@ -16,6 +17,7 @@ use crate::sqlite::SqliteStore;
 pub enum AnyStore {
     Postgres(PgStore),
     Sqlite(SqliteStore),
+    MySql(MySqlStore),
 }
 
 /// The same for every database.
@@ -24,6 +26,7 @@ macro_rules! each {
         match $self {
             Self::Postgres($store) => $answer,
             Self::Sqlite($store) => $answer,
+            Self::MySql($store) => $answer,
         }
     };
 }

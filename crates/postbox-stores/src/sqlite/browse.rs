@@ -14,8 +14,9 @@ use super::clock::{from_micros, micros, now};
 use super::dead::{DISCARD, REVIVE};
 use super::error::classify;
 use super::list::{self, fill};
-use super::row::{array, number, text, time, uuid};
+use super::row::{number, text, time, uuid};
 use crate::audit::described;
+use crate::sequenced::array;
 
 /// What a replay does to a published row beyond what it does to a dead one.
 const AGAIN: &str = ", published_at = NULL, sinks_done = NULL";

@@ -11,12 +11,13 @@ use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 use super::clock::{from_micros, micros, now, span};
 use super::error::{classify, within};
 use super::leader::Lead;
-use super::lease::Candidate;
-use super::ordered::Ordered;
 use super::patience::OPERATION_LIMIT;
+use super::seen::candidate;
 use super::store::{Inner, Opened};
 use super::tenants::Ring;
 use crate::cursor::{Cursor, Key, START, just_before};
+use crate::ordered::Ordered;
+use crate::seen::Candidate;
 
 /// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
 #[derive(Debug)]
@@ -208,7 +209,7 @@ async fn pick(
         .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
         .fetch_one(connection);
     let answer = within(OPERATION_LIMIT, look).await?.unwrap_or_default();
-    let mut rows: Vec<Candidate> = answer.split(';').filter_map(Candidate::read).collect();
+    let mut rows: Vec<Candidate> = answer.split(';').filter_map(candidate).collect();
     // An aggregate promises no order.
     rows.sort_unstable_by_key(|row| (row.available_at, row.sequence));
 

@@ -1,44 +1,11 @@
-//! Times as the tables hold them: microseconds since 1970, UTC.
-//!
-//! SQLite has no server and so no clock of its own; everybody who opens the file is on the same machine and goes by
-//! that machine's clock.
-
-use std::time::Duration;
+//! The time. SQLite has no server and so no clock of its own; everybody who opens the file is on the same machine and goes
+//! by that machine's clock. Tables hold microseconds since 1970.
 
 use time::OffsetDateTime;
+
+pub(super) use crate::clock::{from_micros, micros, span};
 
 /// Now.
 pub(super) fn now() -> i64 {
     micros(OffsetDateTime::now_utc())
-}
-
-/// A time as the tables hold it.
-pub(super) fn micros(at: OffsetDateTime) -> i64 {
-    i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)
-}
-
-/// A duration in the same unit.
-pub(super) fn span(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
-}
-
-/// A time from a table; what is no time (a number that somebody made up) becomes 1970, and so does one before the first
-/// year that RFC 3339, and with it JSON, can write.
-pub(super) fn from_micros(micros: i64) -> OffsetDateTime {
-    let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000).ok();
-    at.filter(|at| at.year() >= 0).unwrap_or(OffsetDateTime::UNIX_EPOCH)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_survive_the_table() {
-        let at = OffsetDateTime::from_unix_timestamp_nanos(1_700_000_000_123_456_000).unwrap();
-        assert_eq!(from_micros(micros(at)), at);
-        assert_eq!(from_micros(i64::MAX), OffsetDateTime::UNIX_EPOCH);
-        assert_eq!(from_micros(-99_999_999_999_999_999), OffsetDateTime::UNIX_EPOCH, "1200 BC");
-        assert_eq!(span(Duration::MAX), i64::MAX);
-    }
 }

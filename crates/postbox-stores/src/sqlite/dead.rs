@@ -12,6 +12,7 @@ use super::admin::{Looked, SqliteAdmin, audit};
 use super::clock::{from_micros, now, span};
 use super::error::classify;
 use super::row::{number, text, uuid};
+use crate::cause::{cause_of, has_cause};
 
 /// The condition of a filter: `?1` to `?6`, each left out where it is null. Causes are compared outside of SQL, which
 /// has no regular expressions here.
@@ -40,39 +41,6 @@ fn bind<'q>(query: Filtered<'q>, filter: &'q DeadFilter, now: i64) -> Filtered<'
         .bind(filter.older_than.map(|age| now.saturating_sub(span(age))))
         .bind(filter.newer_than.map(|age| now.saturating_sub(span(age))))
         .bind(&filter.error)
-}
-
-/// An error without what differs from event to event: UUIDs and numbers.
-fn cause_of(error: &str) -> String {
-    const HYPHENS: [usize; 4] = [8, 13, 18, 23];
-    let is_uuid = |bytes: &[u8]| {
-        let right = |(place, byte): (usize, &u8)| {
-            if HYPHENS.contains(&place) { *byte == b'-' } else { byte.is_ascii_hexdigit() }
-        };
-        bytes.len() == 36 && bytes.iter().enumerate().all(right)
-    };
-    let mut cause = String::with_capacity(error.len());
-    let mut rest = error;
-    while let Some(first) = rest.chars().next() {
-        let bytes = rest.as_bytes();
-        let skip = if bytes.get(..36).is_some_and(is_uuid) {
-            36
-        } else {
-            bytes.iter().take_while(|byte| byte.is_ascii_digit()).count()
-        };
-        if skip > 0 {
-            cause.push('#');
-            rest = &rest[skip..];
-        } else {
-            cause.push(first);
-            rest = &rest[first.len_utf8()..];
-        }
-    }
-    cause
-}
-
-fn has_cause(filter: &DeadFilter, error: Option<&str>) -> bool {
-    filter.cause.as_ref().is_none_or(|cause| *cause == cause_of(error.unwrap_or_default()))
 }
 
 /// A row as well as it can be read: what is not even an event must not hide the others.
@@ -243,24 +211,5 @@ impl DeadLetters for SqliteAdmin {
 
     async fn discard(&self, filter: &DeadFilter, who: &str) -> Result<u64, StoreError> {
         self.in_batches(DISCARD, filter, 500, "discard", who).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::cause_of;
-
-    #[test]
-    fn a_cause_is_an_error_without_numbers_and_ids() {
-        for (error, cause) in [
-            ("", ""),
-            ("HTTP 503 after 12ms", "HTTP # after #ms"),
-            ("order 0190b0c0-0000-7000-8000-00000000000F is gone", "order # is gone"),
-            ("ax0190b0c0-0000-7000-8000-000000000001", "ax#"),
-            ("Zoë 1ü2", "Zoë #ü#"),
-            ("0190b0c0-0000", "#b#c#-#"),
-        ] {
-            assert_eq!(cause_of(error), cause);
-        }
     }
 }

@@ -8,13 +8,14 @@ use postbox_core::StoreError;
 use postbox_core::store::{Lease, Settlement, Verdict};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, SqliteConnection};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::clock::now;
 use super::error::classify;
 use super::history::Sent;
-use super::row::{array, sequence_of};
-use super::store::{Inner, Opened, claims_of, fence, not_settled, verdict};
+use super::store::{Inner, Opened, not_settled};
+use crate::sequenced::{array, claims_of, fence, sequence_of, verdict};
 use crate::table::Template;
 
 /// The fence of one claim: `?2` sequences, a JSON array `?3` token `?4` attempts
@@ -110,7 +111,8 @@ impl Inner {
             found.extend(settled);
         }
         if !rest.is_empty() {
-            let document = rest.iter().map(|settlement| verdict(settlement)).collect::<Value>().to_string();
+            let failed_at = OffsetDateTime::now_utc();
+            let document = rest.iter().map(|one| verdict(one, failed_at)).collect::<Value>().to_string();
             found.extend(run(&mut writer.connection, &opened.statements.settle, at, document).await?);
         }
         writer.commit().await?;

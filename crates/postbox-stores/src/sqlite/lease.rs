@@ -11,31 +11,10 @@ use uuid::Uuid;
 use super::clock::{now, span};
 use super::error::{classify, within};
 use super::patience::OPERATION_LIMIT;
-use super::row::{self, Content, array, text, uuid};
+use super::row::{self, text, uuid};
 use super::store::{Inner, Opened};
-
-/// A row that may be claimed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Candidate {
-    pub(super) sequence: i64,
-    pub(super) available_at: i64,
-    /// As many as it has had.
-    pub(super) attempts: i64,
-    /// Its lease ran out.
-    pub(super) suspect: bool,
-    pub(super) bytes: usize,
-}
-
-impl Candidate {
-    /// Reads the answer of `pick.sql`.
-    pub(super) fn read(text: &str) -> Option<Self> {
-        let mut numbers = text.split(' ').map(str::parse::<i64>);
-        let mut next = || numbers.next()?.ok();
-        let (sequence, available_at, attempts) = (next()?, next()?, next()?);
-        let (suspect, bytes) = (next()? != 0, usize::try_from(next()?).ok()?);
-        Some(Self { sequence, available_at, attempts, suspect, bytes })
-    }
-}
+use crate::seen::Candidate;
+use crate::sequenced::{Content, array};
 
 /// Which rows were leased.
 pub(super) enum Leased {

@@ -13,8 +13,9 @@ use uuid::Uuid;
 use super::clock::{from_micros, now, span};
 use super::error::{classify, within};
 use super::patience::OPERATION_LIMIT;
-use super::row::{self, array, key_of, sequence_of};
-use super::store::{Inner, MAX_WAIT, Opened};
+use super::row;
+use super::store::{Inner, Opened};
+use crate::sequenced::{Content, MAX_WAIT, array, sequence_of};
 
 /// So many dead rows are looked at by one statement.
 const PAGE: i64 = 500;
@@ -108,7 +109,7 @@ impl Inner {
         &self,
         opened: &Opened,
         sequences: &str,
-    ) -> Result<Vec<(row::Content, i64, Option<String>)>, StoreError> {
+    ) -> Result<Vec<(Content, i64, Option<String>)>, StoreError> {
         let mut reader = self.reader.take().await?;
         let rows = sqlx::query(AssertSqlSafe(opened.statements.letter_content.as_str()))
             .bind(sequences)
@@ -217,19 +218,5 @@ impl Inner {
         }
         writer.commit().await?;
         Ok(rows)
-    }
-}
-
-impl row::Content {
-    /// The row as a letter once it is leased.
-    fn letter(self, token: &Token, at: i64, attempts: i64) -> (Lease, Option<postbox_core::Delivery>) {
-        let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
-        let (row, since) = (key_of(self.sequence), from_micros(at));
-        let lease = Lease { row, attempts, token: token.clone(), since };
-        let delivery = self.into_delivery().map(|mut delivery| {
-            delivery.meta.attempts = attempts;
-            delivery
-        });
-        (lease, delivery)
     }
 }

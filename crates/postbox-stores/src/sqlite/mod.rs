@@ -49,7 +49,6 @@
 //! long, keeps the log from being emptied: it grows until that transaction ends.
 
 mod admin;
-mod ahead;
 mod browse;
 mod builder;
 mod claim;

@@ -3,80 +3,22 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::PoisonError;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Settlement, Verdict};
-use postbox_core::{Code, OnDead, StoreError, StoreErrorKind, TableName};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
+use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::AssertSqlSafe;
 
-use super::ahead::{Ahead, Fate, Wanted};
 use super::clock::{now, span};
 use super::error::within;
-use super::lease::Candidate;
 use super::patience::OPERATION_LIMIT;
-use super::row::{Content, lease};
-use super::seen::{Row, Seen, topic_number};
-use super::store::{Inner, MAX_WAIT, Opened};
+use super::seen::{seen, topic_number};
+use super::store::{Inner, Opened};
+use crate::ahead::{Ahead, Fate};
+use crate::ordered::{CHUNK, Choice, Ordered};
+use crate::seen::{Candidate, Row, Seen};
+use crate::sequenced::{Content, lease};
 use crate::table::Template;
-
-/// How many rows are read at a time, and how many one claim reads at most: it has to end, whatever is in front.
-const CHUNK: usize = 500;
-const LOOK: usize = 2_000;
-
-/// To begin again is free below this; otherwise it may take this share of the time.
-const CHEAP: Duration = Duration::from_millis(5);
-const SHARE: u32 = 10;
-/// And not more often than this while there is enough to do.
-const OFTEN: Duration = Duration::from_secs(1);
-
-/// What a relay remembers between claims in order. All of it can be lost.
-#[derive(Debug)]
-pub(super) struct Ordered {
-    ahead: Ahead,
-    /// Everything was read since it began.
-    at_end: bool,
-    /// It was put off once, for what is new.
-    owed: bool,
-    /// When the last reading of everything ended.
-    ended: Instant,
-    /// What that has cost until now, and what it did the last time.
-    cost: Duration,
-    last_cost: Duration,
-    /// The less of the last two times: a machine that stood still once says nothing about the table.
-    usual_cost: Duration,
-}
-
-impl Ordered {
-    pub(super) fn new(on_dead: OnDead) -> Self {
-        let (cost, last_cost, usual_cost) = (Duration::ZERO, Duration::MAX, Duration::MAX);
-        let (ahead, ended) = (Ahead::new(on_dead), Instant::now());
-        Self { ahead, at_end: false, owed: false, ended, cost, last_cost, usual_cost }
-    }
-
-    /// Whether everything shall be read again, since that is over and affordable: for rows that others gave back, replayed or
-    /// discarded.
-    fn is_due(&self) -> bool {
-        let (ready, ago) = (self.ahead.has_ready(), self.ended.elapsed());
-        let due = ago >= self.usual_cost.saturating_mul(SHARE) && (!ready || ago >= OFTEN);
-        let wanted = !ready && (self.usual_cost < CHEAP || self.ahead.hungry);
-        self.at_end && (due || wanted)
-    }
-
-    /// Not while rows are chosen and not leased yet: they would be taken for rows that were given back.
-    fn begin_again(&mut self) {
-        self.ahead.restart();
-        (self.at_end, self.owed, self.cost) = (false, false, Duration::ZERO);
-    }
-
-    fn read(&mut self, rows: usize, took: Duration) {
-        self.cost += took;
-        if rows < CHUNK && !self.at_end {
-            (self.at_end, self.ended) = (true, Instant::now());
-            self.usual_cost = self.cost.min(self.last_cost);
-            self.last_cost = self.cost;
-        }
-    }
-}
 
 /// Whether the table has what order needs.
 pub(super) fn expect_order(names: &Template, table: &TableName) -> Result<(), StoreError> {
@@ -89,20 +31,6 @@ pub(super) fn expect_order(names: &Template, table: &TableName) -> Result<(), St
         name = table.table()
     );
     Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
-}
-
-/// What a settlement means for the row's place in its strand.
-pub(super) fn fate(settlement: &Settlement) -> Fate {
-    let until = |after: Duration| now().saturating_add(span(after).min(MAX_WAIT));
-    let attempts = i64::from(settlement.lease.attempts);
-    match &settlement.verdict {
-        Verdict::Delivered => Fate::Delivered,
-        Verdict::Dead { .. } => Fate::Dead,
-        Verdict::Retry { after, .. } => Fate::Back { attempts, until: Some(until(*after)) },
-        Verdict::Release { after, .. } => {
-            Fate::Back { attempts: (attempts - 1).max(0), until: after.map(until) }
-        }
-    }
 }
 
 impl Inner {
@@ -125,15 +53,17 @@ impl Inner {
         for (sequence, fate) in news {
             ordered.ahead.settled(sequence, fate, at);
         }
-        let mut chosen = Vec::new();
-        let taken = match self.choose(ordered, opened, request, claim, &mut chosen).await {
-            Ok(()) if chosen.is_empty() => return Ok(()),
-            Ok(()) => self.take_in_order(&mut ordered.ahead, opened, request, &chosen, claim).await,
+        let mut choice = Choice::new(request, at, topic_number);
+        let chosen = self.choose(ordered, opened, request, &mut choice).await;
+        ordered.sum_up(&choice, claim);
+        let taken = match chosen {
+            Ok(()) if choice.chosen.is_empty() => return Ok(()),
+            Ok(()) => self.take_in_order(&mut ordered.ahead, opened, request, &choice.chosen, claim).await,
             Err(error) => Err(error),
         };
         if taken.is_err() {
             // Whether they are leased nobody knows.
-            for row in &chosen {
+            for row in &choice.chosen {
                 ordered.ahead.settled(row.sequence, Fate::Lost, at);
             }
         }
@@ -146,88 +76,24 @@ impl Inner {
         ordered: &mut Ordered,
         opened: &Opened,
         request: &ClaimRequest,
-        claim: &mut Claim,
-        chosen: &mut Vec<Row>,
+        choice: &mut Choice<'_>,
     ) -> Result<(), StoreError> {
-        let exclude: HashSet<u64> =
-            request.exclude.iter().map(|topic| topic_number(topic.as_str())).collect();
-        let wanted = Wanted {
-            now: now(),
-            limit: request.limit,
-            max_bytes: request.max_bytes,
-            max_attempts: request.max_attempts.into(),
-            exclude: &exclude,
-        };
-        let topics: HashSet<u64> = match &request.mode {
-            ClaimMode::Probe(topics) => topics.iter().map(|topic| topic_number(topic.as_str())).collect(),
-            ClaimMode::Waiting | ClaimMode::Suspect => HashSet::new(),
-        };
-        let mut looked = 0;
-        if ordered.is_due() {
-            // What is new does not wait until all that is old was read, but all of that must not wait for ever.
-            if !ordered.owed && self.read_on(ordered, opened, request, wanted.now).await? > 0 {
-                ordered.owed = true;
-            } else {
-                ordered.begin_again();
-            }
+        while ordered.wants_more(choice) {
+            let asked = Instant::now();
+            let mut reader = self.reader.take().await?;
+            let look = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(opened.statements.ahead.as_str()))
+                .bind(ordered.ahead.cursor)
+                .bind(now().saturating_sub(span(request.lock_ttl)))
+                .bind(i64::try_from(CHUNK).unwrap_or(i64::MAX))
+                .fetch_one(&mut reader.connection);
+            let answer = within(OPERATION_LIMIT, look).await?.unwrap_or_default();
+            reader.keep();
+            let mut seen: Vec<Seen> = answer.split(';').filter_map(seen).collect();
+            // An aggregate function promises no order.
+            seen.sort_unstable_by_key(|seen| seen.row.sequence);
+            ordered.read(choice, seen, asked);
         }
-        loop {
-            match &request.mode {
-                ClaimMode::Waiting => {
-                    ordered.ahead.wake(wanted);
-                    ordered.ahead.choose(wanted, chosen);
-                }
-                ClaimMode::Suspect => chosen.extend(ordered.ahead.choose_suspect(&exclude)),
-                ClaimMode::Probe(_) => chosen.extend(ordered.ahead.choose_probe(&topics, wanted.now)),
-            }
-            if chosen.len() >= request.limit
-                || ordered.ahead.has_ready() && !chosen.is_empty()
-                || looked >= LOOK
-            {
-                break;
-            }
-            let read = self.read_on(ordered, opened, request, wanted.now).await?;
-            looked += read;
-            if read == 0 {
-                break;
-            }
-        }
-        claim.more = chosen.len() >= request.limit || !ordered.at_end || ordered.ahead.has_ready();
-        claim.suspects = match request.mode {
-            ClaimMode::Probe(_) => {
-                chosen.is_empty() && ordered.ahead.has_suspects(|topic| topics.contains(&topic))
-            }
-            ClaimMode::Waiting | ClaimMode::Suspect => {
-                ordered.ahead.has_suspects(|topic| !exclude.contains(&topic))
-            }
-        };
         Ok(())
-    }
-
-    /// Reads on; answers how many rows.
-    async fn read_on(
-        &self,
-        ordered: &mut Ordered,
-        opened: &Opened,
-        request: &ClaimRequest,
-        at: i64,
-    ) -> Result<usize, StoreError> {
-        let asked = Instant::now();
-        let mut reader = self.reader.take().await?;
-        let look = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(opened.statements.ahead.as_str()))
-            .bind(ordered.ahead.cursor)
-            .bind(now().saturating_sub(span(request.lock_ttl)))
-            .bind(i64::try_from(CHUNK).unwrap_or(i64::MAX))
-            .fetch_one(&mut reader.connection);
-        let answer = within(OPERATION_LIMIT, look).await?.unwrap_or_default();
-        reader.keep();
-        let mut seen: Vec<Seen> = answer.split(';').filter_map(Seen::read).collect();
-        // An aggregate function promises no order.
-        seen.sort_unstable_by_key(|seen| seen.row.sequence);
-        let read = seen.len();
-        ordered.ahead.take_in(seen.into_iter(), at);
-        ordered.read(read, asked.elapsed());
-        Ok(read)
     }
 
     /// Leases what was chosen. A run ends at the first row that could not be had or read: what was leased behind it goes back.

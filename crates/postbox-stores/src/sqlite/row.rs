@@ -1,11 +1,8 @@
 //! A claimed row becomes a delivery; a row that cannot is reported, never an error of its batch.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
 
 use postbox_core::dispatcher::{Delivery, Meta};
-use postbox_core::store::{Claim, Claimed, Lease, Token, Undecodable};
 use postbox_core::{AggregateKey, EventId, Json, Payload, TenantId, Topic};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
@@ -14,82 +11,10 @@ use uuid::Uuid;
 
 use super::clock::from_micros;
 use crate::headers::parse_headers;
-
-/// What a row carries, before it is leased.
-pub(super) struct Content {
-    pub(super) sequence: i64,
-    /// Since when it could have been delivered.
-    due: i64,
-    what: Result<Delivery, Unreadable>,
-    sinks_done: Vec<String>,
-}
+use crate::sequenced::{Content, Unreadable};
 
 /// How many columns [`decode`] reads.
 pub(super) const COLUMNS: usize = 20;
-
-/// What can be said of a row that is no event.
-struct Unreadable {
-    topic: String,
-    event_id: EventId,
-    reason: String,
-}
-
-impl Content {
-    /// The event, if it is one.
-    pub(super) fn into_delivery(self) -> Option<Delivery> {
-        self.what.ok()
-    }
-
-    /// Hands the row over once it is leased.
-    pub(super) fn leased(
-        self,
-        token: &Token,
-        at: i64,
-        attempts: i64,
-        strand: Option<i64>,
-        claim: &mut Claim,
-    ) {
-        let lease = lease(self.sequence, token, at, attempts);
-        let attempts = lease.attempts;
-        match self.what {
-            Ok(mut delivery) => {
-                delivery.meta.attempts = attempts;
-                let age = Duration::from_micros(u64::try_from(at.saturating_sub(self.due)).unwrap_or(0));
-                let sinks_done = self.sinks_done;
-                claim.rows.push(Claimed { lease, delivery: Box::new(delivery), age, strand, sinks_done });
-            }
-            Err(Unreadable { topic, event_id, reason }) => {
-                claim.undecodable.push(Undecodable { lease, topic, event_id, reason });
-            }
-        }
-    }
-}
-
-/// The proof that a row was claimed.
-pub(super) fn lease(sequence: i64, token: &Token, at: i64, attempts: i64) -> Lease {
-    let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
-    Lease { row: key_of(sequence), attempts, token: token.clone(), since: from_micros(at) }
-}
-
-/// Numbers for SQL.
-pub(super) fn array(numbers: impl Iterator<Item = i64>) -> String {
-    let mut text = String::from("[");
-    for number in numbers {
-        let _ = write!(text, "{}{number}", if text.len() > 1 { "," } else { "" });
-    }
-    text.push(']');
-    text
-}
-
-/// A row's key as leases carry it: rows are found by their sequence, so `id` needs no index.
-pub(super) fn key_of(sequence: i64) -> Uuid {
-    Uuid::from_u128(u128::from(sequence.cast_unsigned()))
-}
-
-/// And back.
-pub(super) fn sequence_of(key: Uuid) -> i64 {
-    key.as_u64_pair().1.cast_signed()
-}
 
 /// Decodes a row of `content.sql`.
 pub(super) fn decode(row: &SqliteRow, table: &Arc<str>) -> Result<Content, sqlx::Error> {
@@ -172,16 +97,4 @@ fn delivery(row: &SqliteRow, table: &Arc<str>, sequence: i64) -> Result<Delivery
         tracestate: text(18)?,
     };
     Ok(Delivery { meta, payload, destination: None })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_and_sequences_are_one() {
-        for sequence in [0, 1, 7_000_000_000, i64::MAX, -1] {
-            assert_eq!(sequence_of(key_of(sequence)), sequence);
-        }
-    }
 }

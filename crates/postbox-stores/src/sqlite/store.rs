@@ -7,27 +7,26 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::redact::Summary;
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Tenants, Verdict};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Tenants};
 use postbox_core::{History, Order, StoreError, TableName};
-use serde_json::{Value, json};
+use serde_json::Value;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use tokio::sync::{Mutex, Notify, OnceCell};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::ahead::Fate;
 use super::claim::{ClaimState, data_version};
-use super::clock::{now, span};
+use super::clock::now;
 use super::error::classify;
 use super::history::Sent;
 use super::link::Link;
-use super::ordered::{expect_order, fate};
-use super::row::{array, key_of, sequence_of};
+use super::ordered::expect_order;
 use super::schema::{TableShape, in_main, names};
 use super::statements::Statements;
+use crate::ahead::Fate;
+use crate::ordered::fate;
+use crate::sequenced::{array, claims_of, fence, key_of, sequence_of, verdict};
 use crate::tenants::check as check_tenants;
 
 /// Tells the relays of this process that it has committed events: they look at once. Whoever commits elsewhere, or by a
@@ -135,14 +134,15 @@ impl Inner {
             self.settle_delivered(opened, &claims).await?
         } else {
             let leases = settlements.iter().map(|settlement| &settlement.lease);
-            let document = settlements.iter().map(verdict).collect::<Value>().to_string();
+            let at = OffsetDateTime::now_utc();
+            let document = settlements.iter().map(|one| verdict(one, at)).collect::<Value>().to_string();
             let lost = self.fenced(&opened.statements.settle, document, leases).await?;
             lost.iter().map(|lease| lease.row).collect()
         };
         if self.order != Order::None {
             self.tell(settlements.iter().map(|settlement| {
                 let sequence = sequence_of(settlement.lease.row);
-                (sequence, if lost.contains(&settlement.lease.row) { Fate::Lost } else { fate(settlement) })
+                (sequence, if lost.contains(&settlement.lease.row) { Fate::Lost } else { fate(settlement, now()) })
             }));
         }
         Ok(Settled { lost, ..Settled::default() })
@@ -222,65 +222,6 @@ pub(super) async fn not_settled(
         .fetch_all(connection);
     Ok(lost.await.map_err(classify)?.into_iter().map(key_of).collect())
 }
-
-/// More claims than this are settled together, by their rows.
-const FEW: usize = 4;
-
-/// The rows of each claim, if everything arrived and the claims are few: a lease of each, and the sequences.
-pub(super) fn claims_of(settlements: &[Settlement]) -> Option<Vec<(&Lease, Vec<i64>)>> {
-    let mut claims: Vec<(&Lease, Vec<i64>)> = Vec::new();
-    for Settlement { lease, verdict, .. } in settlements {
-        if *verdict != Verdict::Delivered {
-            return None;
-        }
-        let same =
-            |(other, _): &(&Lease, Vec<i64>)| other.attempts == lease.attempts && other.token == lease.token;
-        // The latest is the likeliest.
-        match claims.iter().rposition(same) {
-            Some(place) => claims[place].1.push(sequence_of(lease.row)),
-            None if claims.len() == FEW => return None,
-            None => claims.push((lease, vec![sequence_of(lease.row)])),
-        }
-    }
-    Some(claims)
-}
-
-/// Leases for SQL: `[sequence, token, attempts]` each.
-pub(super) fn fence<'a>(leases: impl Iterator<Item = &'a Lease>) -> String {
-    let one = |lease: &Lease| json!([sequence_of(lease.row), &*lease.token, lease.attempts]);
-    leases.map(one).collect::<Value>().to_string()
-}
-
-/// A settlement for SQL.
-pub(super) fn verdict(settlement: &Settlement) -> Value {
-    let (number, wait, error) = match &settlement.verdict {
-        Verdict::Delivered => (0, None, None),
-        Verdict::Retry { after, reason } => (1, Some(*after), Some(reason.as_str())),
-        Verdict::Release { after, reason } => (2, *after, reason.as_ref().map(Summary::as_str)),
-        Verdict::Dead { reason } => (3, None, Some(reason.as_str())),
-    };
-    let failure =
-        settlement.failure.as_ref().and_then(|failure| serde_json::to_value(failure).ok()).map(|line| {
-            let mut line = line;
-            line["at"] = OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default().into();
-            line.to_string()
-        });
-    let lease = &settlement.lease;
-    let names: Vec<&str> = settlement.sinks_done.iter().map(|name| &**name).collect();
-    json!([
-        sequence_of(lease.row),
-        &*lease.token,
-        lease.attempts,
-        number,
-        wait.map(|wait| span(wait).min(MAX_WAIT)),
-        error,
-        failure,
-        (!settlement.sinks_done.is_empty()).then(|| json!(names).to_string())
-    ])
-}
-
-/// A thousand years: added to a time, it is still one.
-pub(super) const MAX_WAIT: i64 = 1000 * 366 * 86_400 * 1_000_000;
 
 impl Store for SqliteStore {
     fn table(&self) -> &str {

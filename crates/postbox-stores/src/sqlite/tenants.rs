@@ -10,8 +10,9 @@ use sqlx::{AssertSqlSafe, SqliteConnection};
 use super::claim::list;
 use super::clock::{now, span};
 use super::error::within;
-use super::lease::Candidate;
 use super::patience::OPERATION_LIMIT;
+use super::seen::candidate;
+use crate::seen::Candidate;
 use crate::table::Template;
 
 /// Tenants that have something waiting, from one on, each with whether something of it is due: "id0;id1;…".
@@ -138,7 +139,7 @@ impl Ring {
         let answer = within(OPERATION_LIMIT, pick).await?.unwrap_or_default();
         let found = answer.split(';').filter_map(|row| row.split_once(' '));
         let mut found: Vec<(&str, Candidate)> =
-            found.filter_map(|(tenant, row)| Some((tenant, Candidate::read(row)?))).collect();
+            found.filter_map(|(tenant, row)| Some((tenant, candidate(row)?))).collect();
         found.sort_unstable_by_key(|(_, row)| (row.available_at, row.sequence));
         let (late, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, row)| row.suspect);
         let mut turns: HashMap<&str, usize> = HashMap::new();

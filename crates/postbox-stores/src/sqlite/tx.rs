@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection, Transaction};
 use uuid::Uuid;
 
 use super::clock::{micros, now, span};
-use super::row::key_of;
+use crate::sequenced::key_of;
 use crate::table::Template;
 
 /// Rows per statement: few different numbers, so that the connection keeps each of the statements prepared.

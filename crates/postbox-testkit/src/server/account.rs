@@ -1,4 +1,4 @@
-//! The account a server runs under: PostgreSQL refuses to run as root, and tests often are root.
+//! The account a server runs under: database servers refuse to run as root, and tests often are root.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::chown;
@@ -24,17 +24,24 @@ struct Other {
 impl Account {
     /// Ourselves, or, for root, the account that the PostgreSQL package made.
     pub(crate) fn for_postgres() -> Result<Self, String> {
+        Self::of_package("postgres", "PostgreSQL")
+    }
+
+    /// Ourselves, or, for root, the account that the MariaDB package made.
+    pub(crate) fn for_mariadb() -> Result<Self, String> {
+        Self::of_package("mysql", "MariaDB")
+    }
+
+    fn of_package(account: &'static str, server: &str) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Ok(Self { other: None });
         }
-        // `nobody` stands in where PostgreSQL came from elsewhere than a system package.
-        ["postgres", "nobody"]
+        // `nobody` stands in where the server came from elsewhere than a system package.
+        [account, "nobody"]
             .into_iter()
             .find_map(|name| Some(Other { name, uid: id("-u", name)?, gid: id("-g", name)? }))
             .map(|other| Self { other: Some(other) })
-            .ok_or_else(|| {
-                "root cannot run PostgreSQL, and there is no account `postgres` or `nobody`".to_owned()
-            })
+            .ok_or_else(|| format!("root cannot run {server}, and there is no account `{account}` or `nobody`"))
     }
 
     /// A folder in which this account's servers can live.

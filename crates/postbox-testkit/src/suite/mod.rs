@@ -64,6 +64,10 @@ pub trait Subject: Sync {
     fn errors_abort(&self) -> bool {
         true
     }
+    /// Whether a COMMIT can be refused by a constraint that is deferred until then.
+    fn commits_can_be_refused(&self) -> bool {
+        true
+    }
     /// The writers' view of the table.
     fn outbox(&self) -> Outbox;
     /// Opens a transaction on the writers' pool, by the outbox.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postbox_core::{History, StoreError, TableName};
+use postbox_core::{Code, History, StoreError, TableName};
 use postbox_stores::any::{Dialect, Extras};
 use postbox_stores::postgres::{self, migrate::Ordered};
 use postbox_stores::sqlite;
@@ -47,6 +47,11 @@ impl Target {
             Dialect::Sqlite => {
                 let options = sqlite::connect_options(url).map_err(refused)?;
                 Self::Sqlite(Box::new(options.disable_statement_logging()))
+            }
+            Dialect::MySql => {
+                let message = "postbox bench knows PostgreSQL and SQLite";
+                let problem = Problem::new(Code::ConfigUnsupported, message);
+                return Err(problem.next("name another database: --database-url postgres://…").into());
             }
         })
     }

@@ -1,13 +1,24 @@
 //! What is known ahead, without a table.
 
 use super::*;
-use crate::sqlite::seen::number;
+use crate::seen::{number, strand};
 
 const NOW: i64 = 1_000;
 
 /// A row as the table tells it: its sequence, when it is available, lock (0 none, 1 run out, 2 held), dead, topic, aggregate.
 fn seen(sequence: i64, at: i64, lock: u8, dead: u8, topic: &str, aggregate: &str) -> Seen {
-    Seen::read(&format!("{sequence} {at} 0 {lock} 10 {dead} {topic} {aggregate}")).unwrap()
+    let bound = aggregate != "-";
+    let row = Row {
+        sequence,
+        available_at: at,
+        attempts: 0,
+        expired: lock == 1,
+        bytes: 10,
+        topic: number(topic),
+        strand: strand(bound.then(|| number(aggregate)), sequence),
+        bound,
+    };
+    Seen { row, locked: lock == 2, dead: dead != 0 }
 }
 
 fn waits(sequence: i64, aggregate: &str) -> Seen {

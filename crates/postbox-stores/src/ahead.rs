@@ -1,9 +1,10 @@
 //! [`Ahead`]: what a relay knows of the rows that wait, where the events of an aggregate go in order.
 //!
 //! Rows are read in order of `sequence`, also those that cannot be claimed now. So whoever looks at a row has seen all that is
-//! before it in its strand: nothing commits behind a sequence that was read, since SQLite has one writer. Dead rows are read,
-//! too: one that is replayed behind the back of the reader must not be overtaken. An index by aggregate would tell the same, but
-//! cost as much at every settle as all the rest of it, since its pages lie everywhere.
+//! before it in its strand, as far as nothing commits behind a sequence that was read: SQLite has one writer, and where there
+//! are several, whoever leases rows makes sure of it once more. Dead rows are read, too: one that is replayed behind the back
+//! of the reader must not be overtaken. On SQLite an index by aggregate would tell the same, but cost as much at every settle
+//! as all the rest of it, since its pages lie everywhere.
 //!
 //! All of this can be wrong a moment later. That costs time only: a lease is given by the row's state in the table, and a run
 //! whose row could not be had ends there. What is not known here any more is read again by the next sweep.
@@ -13,7 +14,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 
 use postbox_core::OnDead;
 
-use super::seen::{Row, Seen};
+use crate::seen::{Row, Seen};
 
 /// So many rows are remembered; beyond, what cannot be claimed anyway is forgotten until the next sweep.
 const MOST_ROWS: usize = 50_000;
@@ -26,7 +27,7 @@ const LONG_RUN: usize = 50;
 
 /// What became of a row that was claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(crate) enum Fate {
     /// It arrived.
     Delivered,
     /// It waits again, with so many attempts; until then, if it is to be later.
@@ -55,17 +56,17 @@ struct Strand {
 
 /// What a claim wants.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'a> {
-    pub(super) now: i64,
-    pub(super) limit: usize,
-    pub(super) max_bytes: usize,
-    pub(super) max_attempts: i64,
+pub(crate) struct Wanted<'a> {
+    pub(crate) now: i64,
+    pub(crate) limit: usize,
+    pub(crate) max_bytes: usize,
+    pub(crate) max_attempts: i64,
     /// Topics that are left out.
-    pub(super) exclude: &'a HashSet<u64>,
+    pub(crate) exclude: &'a HashSet<u64>,
 }
 
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(crate) struct Ahead {
     on_dead: OnDead,
     strands: HashMap<i64, Strand>,
     /// Nothing of these can be claimed before the next sweep.
@@ -82,9 +83,9 @@ pub(super) struct Ahead {
     asleep: BinaryHeap<Reverse<(i64, i64)>>,
     rows: usize,
     /// The last sequence that was read.
-    pub(super) cursor: i64,
+    pub(crate) cursor: i64,
     /// Rows were forgotten, and nothing else is in the way of them.
-    pub(super) hungry: bool,
+    pub(crate) hungry: bool,
 }
 
 impl Strand {
@@ -104,7 +105,7 @@ impl Strand {
 }
 
 impl Ahead {
-    pub(super) fn new(on_dead: OnDead) -> Self {
+    pub(crate) fn new(on_dead: OnDead) -> Self {
         Self {
             on_dead,
             strands: HashMap::new(),
@@ -121,7 +122,7 @@ impl Ahead {
     }
 
     /// Begins again at the start. What is claimed is still claimed.
-    pub(super) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         let claimed = std::mem::take(&mut self.claimed);
         *self = Self::new(self.on_dead);
         for row in claimed.values() {
@@ -131,18 +132,18 @@ impl Ahead {
     }
 
     /// Whether anything is known that can be claimed now.
-    pub(super) fn has_ready(&self) -> bool {
+    pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
     /// Whether there is something that a relay left behind when it died, of a topic that counts.
-    pub(super) fn has_suspects(&self, counts: impl Fn(u64) -> bool) -> bool {
+    pub(crate) fn has_suspects(&self, counts: impl Fn(u64) -> bool) -> bool {
         let first = |strand: &i64| self.strands.get(strand)?.rows.front();
         self.suspects.iter().filter_map(first).any(|row| counts(row.topic))
     }
 
     /// Takes in rows in the order in which they were read.
-    pub(super) fn take_in(&mut self, seen: impl Iterator<Item = Seen>, now: i64) {
+    pub(crate) fn take_in(&mut self, seen: impl Iterator<Item = Seen>, now: i64) {
         for Seen { row, locked, dead } in seen {
             self.cursor = row.sequence;
             if self.claimed.contains_key(&row.sequence) {
@@ -233,7 +234,7 @@ impl Ahead {
     }
 
     /// What became of a row that was claimed.
-    pub(super) fn settled(&mut self, sequence: i64, fate: Fate, now: i64) {
+    pub(crate) fn settled(&mut self, sequence: i64, fate: Fate, now: i64) {
         let Some(mut row) = self.claimed.remove(&sequence) else { return };
         let Some(strand) = self.strands.get_mut(&row.strand) else { return };
         strand.claimed = strand.claimed.saturating_sub(1);
@@ -256,7 +257,7 @@ impl Ahead {
     }
 
     /// Time has passed, and other topics are left out than before.
-    pub(super) fn wake(&mut self, wanted: Wanted<'_>) {
+    pub(crate) fn wake(&mut self, wanted: Wanted<'_>) {
         while let Some(Reverse((at, number))) = self.asleep.peek().copied() {
             if at > wanted.now {
                 break;
@@ -281,7 +282,7 @@ impl Ahead {
     }
 
     /// Chooses rows to claim: a few of each strand first, then more of those that have more, then of the others.
-    pub(super) fn choose(&mut self, wanted: Wanted<'_>, chosen: &mut Vec<Row>) {
+    pub(crate) fn choose(&mut self, wanted: Wanted<'_>, chosen: &mut Vec<Row>) {
         let mut bytes: usize = chosen.iter().map(|row| row.bytes).sum();
         for share in [wanted.limit / 2, wanted.limit] {
             let mut taken = Vec::new();
@@ -348,7 +349,7 @@ impl Ahead {
     }
 
     /// One that a relay left behind when it died, if its topic is not left out.
-    pub(super) fn choose_suspect(&mut self, exclude: &HashSet<u64>) -> Option<Row> {
+    pub(crate) fn choose_suspect(&mut self, exclude: &HashSet<u64>) -> Option<Row> {
         for _ in 0..self.suspects.len() {
             let number = self.suspects.pop_front()?;
             let Some(strand) = self.strands.get_mut(&number) else { continue };
@@ -363,7 +364,7 @@ impl Ahead {
     }
 
     /// One of these topics that can be claimed now, to find out whether their sink is back.
-    pub(super) fn choose_probe(&mut self, topics: &HashSet<u64>, now: i64) -> Option<Row> {
+    pub(crate) fn choose_probe(&mut self, topics: &HashSet<u64>, now: i64) -> Option<Row> {
         let of_topic = |ahead: &Self, number: &i64| {
             let row = ahead.strands.get(number)?.rows.front()?;
             (topics.contains(&row.topic) && row.available_at <= now && !row.expired).then_some(*row)

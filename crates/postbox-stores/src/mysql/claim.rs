@@ -1,0 +1,262 @@
+//! ④ Claim: rows are looked for without a lock; `lease.rs` then leases them in one short transaction.
+
+use std::time::Instant;
+
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing, Token};
+use postbox_core::{Code, Order, StoreError, StoreErrorKind, Topic};
+use sqlx::mysql::MySqlRow;
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
+
+use super::clock::{at, from_micros, known_time, micros, span};
+use super::error::{classify, within};
+use super::leader::Lead;
+use super::link::OPERATION_LIMIT;
+use super::store::{Inner, Opened};
+use super::tenants::Ring;
+use super::topics::Condition;
+use super::wake::Mark;
+use crate::cursor::{Cursor, Key, START, just_before};
+use crate::ordered::Ordered;
+use crate::seen::Candidate;
+
+/// Where several relays share a table, they look for so many times the rows that they want: others have some of these.
+const SHARED: usize = 4;
+
+/// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
+#[derive(Debug)]
+pub(super) struct ClaimState {
+    pub(super) lead: Option<Lead>,
+    cursor: Cursor,
+    /// Where tenants are claimed apart.
+    ring: Ring,
+    /// Where order is kept.
+    ordered: Option<Ordered>,
+    /// Claims whose answer was lost, and the rows that they were for: they go back uncharged (hazard 5).
+    pub(super) lost: Vec<(Token, Vec<i64>)>,
+}
+
+impl ClaimState {
+    pub(super) fn new(order: Order) -> Self {
+        let ordered = match order {
+            Order::None => None,
+            Order::Aggregate(on_dead) => Some(Ordered::new(on_dead)),
+        };
+        Self { lead: None, cursor: Cursor::new(), ring: Ring::default(), ordered, lost: Vec::new() }
+    }
+}
+
+impl Inner {
+    pub(super) async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
+        let opened = self.opened().await?;
+        let mut guard = self.state.lock().await;
+        let state = &mut *guard;
+        if self.single_active {
+            if state.lead.is_none() {
+                state.lead = self.take_lead(opened, request.poll_interval).await?;
+            }
+            let Some(lead) = &mut state.lead else {
+                let (_, paused, _) = self.look_at_gate(opened).await?;
+                return Ok(Claim { standing: Standing::Standby, paused, ..Claim::default() });
+            };
+            self.renew_lead(lead, opened).await?;
+        }
+        let (standing, paused, mark) = self.look_at_gate(opened).await?;
+        // Of a round that takes several claims, the first: what commits into what was looked at is news.
+        if state.ring.is_at_start() {
+            self.seen.saw(mark, standing == Standing::Active);
+        }
+        if standing == Standing::Standby {
+            state.lead = None;
+        }
+        if standing != Standing::Active || request.limit == 0 {
+            return Ok(Claim { standing, paused, ..Claim::default() });
+        }
+        self.give_back(&mut state.lost, opened).await?;
+        let mut claim = Claim { standing, ..Claim::default() };
+        if let Some(ordered) = &mut state.ordered {
+            self.claim_in_order(ordered, &mut state.lost, opened, &request, &mut claim).await?;
+            return Ok(claim);
+        }
+        let picked = self.pick(state, opened, &request).await?;
+        claim.more = picked.more;
+        claim.suspects = request.mode == ClaimMode::Waiting && picked.suspect.is_some();
+        if !picked.chosen.is_empty() {
+            self.take_rows(&mut state.lost, opened, &request, &picked.chosen, &mut claim).await?;
+        }
+        if let ClaimMode::Probe(topics) = &request.mode
+            && claim.rows.is_empty()
+        {
+            claim.suspects = self.suspects_among(topics, opened, &request).await?;
+            state.cursor.suspect = None;
+        }
+        Ok(claim)
+    }
+
+    /// Whether rows of these topics wait whose lease ran out.
+    async fn suspects_among(
+        &self,
+        topics: &[Topic],
+        opened: &Opened,
+        request: &ClaimRequest,
+    ) -> Result<bool, StoreError> {
+        let condition = Condition::only(topics, &[]);
+        let sql = condition.fill(&opened.statements.suspects_among);
+        let mut taken = self.claims.take().await?;
+        let query = condition.bind(sqlx::query(AssertSqlSafe(sql)).bind(span(request.lock_ttl)));
+        let row = within(OPERATION_LIMIT, query.fetch_one(&mut taken.connection)).await?;
+        taken.keep();
+        row.try_get(0).map_err(classify)
+    }
+
+    /// Whether this relay may work, whether the table is paused, and what tells of commits.
+    pub(super) async fn look_at_gate(&self, opened: &Opened) -> Result<(Standing, bool, Mark), StoreError> {
+        let holder = self.single_active.then_some(&self.holder);
+        let mut taken = self.claims.take().await?;
+        let gate = sqlx::query(AssertSqlSafe(opened.statements.gate.as_str()))
+            .bind(holder)
+            .bind(holder)
+            .bind(&opened.key)
+            .fetch_optional(&mut taken.connection);
+        let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
+        taken.keep();
+        let read = || -> Result<_, sqlx::Error> {
+            self.clock.set(micros(known_time(&row, 2)?));
+            let (paused, mine): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
+            let standing = match (mine, paused) {
+                (true, true) => Standing::Paused,
+                (true, false) => Standing::Active,
+                (false, _) => Standing::Standby,
+            };
+            Ok((standing, paused, Mark::read(&row, 3)?))
+        };
+        read().map_err(classify)
+    }
+
+    pub(super) fn no_relay_row(&self, opened: &Opened) -> StoreError {
+        let message = format!("{} has no row in postbox_relay: run `postbox migrate up` again", opened.key);
+        tracing::error!(table = &*self.label, message);
+        StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message)
+    }
+
+    async fn pick(
+        &self,
+        state: &mut ClaimState,
+        opened: &Opened,
+        request: &ClaimRequest,
+    ) -> Result<Picked, StoreError> {
+        let mut taken = self.claims.take().await?;
+        let picked = match (&request.mode, &opened.statements.by_tenant) {
+            (ClaimMode::Waiting, Some(by_tenant)) => {
+                let looked = state.ring.look(&mut taken.connection, by_tenant, request).await?;
+                let mut picked = choose(&looked.rows, request);
+                state.cursor.meet(picked.suspect);
+                picked.more = looked.more || !picked.all_fit;
+                picked
+            }
+            _ => {
+                let shared = if self.single_active { 1 } else { SHARED };
+                pick(&mut state.cursor, &mut taken.connection, opened, request, shared).await?
+            }
+        };
+        taken.keep();
+        Ok(picked)
+    }
+}
+
+/// What a look at the table found.
+struct Picked {
+    chosen: Vec<Candidate>,
+    all_fit: bool,
+    /// The last that was looked at, and the first whose lease ran out.
+    last: Option<Key>,
+    suspect: Option<Key>,
+    more: bool,
+}
+
+async fn pick(
+    cursor: &mut Cursor,
+    connection: &mut MySqlConnection,
+    opened: &Opened,
+    request: &ClaimRequest,
+    shared: usize,
+) -> Result<Picked, StoreError> {
+    let asked = Instant::now();
+    let statements = &opened.statements;
+    let (from, from_start) = match &request.mode {
+        ClaimMode::Waiting => cursor.next(asked),
+        ClaimMode::Suspect => (just_before(cursor.suspect.unwrap_or(START)), false),
+        ClaimMode::Probe(_) => (START, false),
+    };
+    let (sql, condition) = match &request.mode {
+        ClaimMode::Waiting => (&statements.pick_waiting, Condition::without(&request.exclude, &request.spent)),
+        ClaimMode::Suspect => (&statements.pick_suspect, Condition::without(&request.exclude, &request.spent)),
+        ClaimMode::Probe(topics) => (&statements.pick_probe, Condition::only(topics, &request.spent)),
+    };
+    let rows = request.limit.saturating_mul(if request.mode == ClaimMode::Waiting { shared } else { 1 });
+    let query = sqlx::query(AssertSqlSafe(condition.fill(sql)))
+        .bind(at(from.0))
+        .bind(at(from.0))
+        .bind(from.1)
+        .bind(span(request.lock_ttl));
+    let look = condition.bind(query).bind(i64::try_from(rows).unwrap_or(i64::MAX)).fetch_all(connection);
+    let found = within(OPERATION_LIMIT, look).await?;
+    let found: Vec<Candidate> = found.iter().map(candidate).collect::<Result<_, _>>().map_err(classify)?;
+
+    let mut picked = choose(&found, request);
+    let full = found.len() >= rows || !picked.all_fit;
+    match request.mode {
+        ClaimMode::Waiting => {
+            cursor.meet(picked.suspect);
+            // What is left for others, or for the next claim, is not passed by.
+            let taken = picked.chosen.get(request.limit.saturating_sub(1)).filter(|_| shared > 1);
+            let last = match taken {
+                Some(row) if picked.chosen.len() > request.limit => Some((from_micros(row.available_at), row.sequence)),
+                _ => picked.last,
+            };
+            cursor.read(from_start, asked, last, !full);
+            // A short claim behind the cursor says nothing of what is in front of it.
+            picked.more = full
+                || picked.chosen.len() > request.limit
+                || (!from_start && cursor.next(Instant::now()).1);
+        }
+        ClaimMode::Suspect => cursor.suspect = picked.suspect,
+        ClaimMode::Probe(_) => {}
+    }
+    Ok(picked)
+}
+
+/// Reads a row of `pick.sql`.
+pub(super) fn candidate(row: &MySqlRow) -> Result<Candidate, sqlx::Error> {
+    Ok(Candidate {
+        sequence: row.try_get(0)?,
+        available_at: micros(known_time(row, 1)?),
+        attempts: row.try_get::<i32, _>(2)?.into(),
+        suspect: row.try_get(3)?,
+        bytes: usize::try_from(row.try_get::<i64, _>(4)?).unwrap_or(usize::MAX),
+    })
+}
+
+/// Those of the rows that a request wants, as many as fit.
+fn choose(rows: &[Candidate], request: &ClaimRequest) -> Picked {
+    let wants_suspects = request.mode == ClaimMode::Suspect;
+    let chosen = Vec::with_capacity(rows.len());
+    let mut picked = Picked { chosen, all_fit: true, last: None, suspect: None, more: false };
+    let mut bytes = 0_usize;
+    for row in rows {
+        let key = (from_micros(row.available_at), row.sequence);
+        if row.suspect {
+            picked.suspect = Some(picked.suspect.map_or(key, |first| first.min(key)));
+        }
+        if row.suspect == wants_suspects {
+            // One is always allowed.
+            if !picked.chosen.is_empty() && bytes >= request.max_bytes {
+                picked.all_fit = false;
+                break;
+            }
+            bytes = bytes.saturating_add(row.bytes);
+            picked.chosen.push(*row);
+        }
+        picked.last = Some(key);
+    }
+    picked
+}

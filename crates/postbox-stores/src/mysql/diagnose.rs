@@ -1,0 +1,187 @@
+//! What can be wrong between a relay and its table: the server, its settings, the structure, and whoever holds things up.
+
+use std::time::Duration;
+
+use postbox_core::{Code, Diagnose, Examination, Finding, Level, StoreError, TableName};
+use sqlx::{MySqlConnection, Row as _};
+
+use super::admin::MySqlAdmin;
+use super::error::{classify, within};
+use super::history::{HistoryShape, name_of};
+use super::link::OPERATION_LIMIT;
+use super::migrate::{Step, plan};
+use super::schema::{TableShape, is_ordered, locate, names};
+use super::transaction::DURABLE;
+use super::version::Server;
+
+/// The limit of a statement that many events at once may come near.
+const PACKET_SMALL: i64 = 8 << 20;
+
+impl Diagnose for MySqlAdmin {
+    async fn diagnose(&self, examination: Examination) -> Vec<Finding> {
+        let table = self.table();
+        let mut taken = match self.0.link.take().await {
+            Ok(taken) => taken,
+            Err(error) => return vec![failed("server", &error)],
+        };
+        let connection = &mut taken.connection;
+        let mut findings = vec![match Server::expect(connection).await {
+            Ok(server) => Finding::good("server", server.to_string()),
+            Err(error) => return vec![failed("server", &error)],
+        }];
+        findings.extend(settings(connection).await);
+        findings.push(transactions(connection, examination.long_transaction).await);
+        match structure(connection, table).await {
+            Ok(found) => findings.extend(found),
+            Err(error) => findings.push(failed("table", &error).with_fix(table, &error)),
+        }
+        // A connection that something could not be asked of is not used again.
+        if findings.iter().all(|finding| finding.level == Level::Good) {
+            taken.keep();
+        }
+        findings
+    }
+}
+
+/// A check that could not be made.
+fn failed(check: &'static str, error: &StoreError) -> Finding {
+    Finding::wrong(check, error.message(), error.code().next_step())
+}
+
+trait WithFix {
+    fn with_fix(self, table: &TableName, error: &StoreError) -> Self;
+}
+
+impl WithFix for Finding {
+    fn with_fix(mut self, table: &TableName, error: &StoreError) -> Self {
+        if error.code() == Code::TableMissing {
+            self.fix = Some(format!("postbox migrate up --table {table}, or correct the name"));
+        }
+        self
+    }
+}
+
+/// What the server was told that matters here.
+async fn settings(connection: &mut MySqlConnection) -> Vec<Finding> {
+    let sql = format!("SELECT {DURABLE}, CAST(@@GLOBAL.max_allowed_packet AS SIGNED), @@GLOBAL.read_only <> 0");
+    let row = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_one(connection);
+    let row = match within(OPERATION_LIMIT, row).await {
+        Ok(row) => row,
+        Err(error) => return vec![failed("settings", &error)],
+    };
+    let read = || Ok((row.try_get::<bool, _>(0)?, row.try_get::<i64, _>(1)?, row.try_get::<bool, _>(2)?));
+    let (durable, packet, read_only) = match read().map_err(classify) {
+        Ok(settings) => settings,
+        Err(error) => return vec![failed("settings", &error)],
+    };
+    let mut findings = Vec::new();
+    findings.push(if durable {
+        Finding::good("durability", "commits are on disk when they are answered")
+    } else {
+        Finding::doubtful(
+            "durability",
+            "innodb_flush_log_at_trx_commit is not 1: a crash may take back events that were delivered already",
+            "SET GLOBAL innodb_flush_log_at_trx_commit = 1",
+        )
+    });
+    if packet < PACKET_SMALL {
+        findings.push(Finding::doubtful(
+            "packet",
+            format!("max_allowed_packet is {packet} bytes: many or large events at once do not fit"),
+            "SET GLOBAL max_allowed_packet = 67108864",
+        ));
+    }
+    if read_only {
+        findings.push(Finding::wrong(
+            "server",
+            "the server is read only: a replica cannot be relayed",
+            "connect to the primary",
+        ));
+    }
+    findings
+}
+
+/// Transactions that have been open for long: what they have locked is passed by, and what they have read is kept.
+async fn transactions(connection: &mut MySqlConnection, long: Duration) -> Finding {
+    let oldest = sqlx::query(
+        "SELECT CAST(trx_mysql_thread_id AS SIGNED), TIMESTAMPDIFF(SECOND, trx_started, NOW())
+         FROM information_schema.innodb_trx WHERE trx_mysql_thread_id <> CONNECTION_ID() ORDER BY trx_started LIMIT 1",
+    );
+    match within(OPERATION_LIMIT, oldest.fetch_optional(connection)).await {
+        // To see others takes a privilege that not everybody has.
+        Err(_) => Finding::good("transactions", "not known: it needs the privilege PROCESS"),
+        Ok(None) => Finding::good("transactions", "none is open"),
+        Ok(Some(row)) => {
+            let (id, seconds): (i64, i64) = (row.try_get(0).unwrap_or(0), row.try_get(1).unwrap_or(0));
+            let age = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+            if age >= long {
+                Finding::doubtful(
+                    "transactions",
+                    format!("a transaction of connection {id} has been open for {age:?}: what it has locked waits"),
+                    format!("find out what it waits for; KILL {id} ends it"),
+                )
+            } else {
+                Finding::good("transactions", format!("none is open for longer than {long:?}"))
+            }
+        }
+    }
+}
+
+async fn structure(connection: &mut MySqlConnection, table: &TableName) -> Result<Vec<Finding>, StoreError> {
+    let (schema, table) = locate(connection, table).await?;
+    let Some(shape) = TableShape::read(connection, &schema, &table).await.map_err(classify)? else {
+        // Says so, and which other table may be meant.
+        TableShape::expect(connection, &schema, &table).await?;
+        return Ok(Vec::new());
+    };
+    shape.check()?;
+    let migrate = format!("postbox migrate up --table {table}");
+    let mut findings = vec![Finding::good("table", format!("{table} is there"))];
+    let missing = shape.lacking();
+    if !missing.is_empty() {
+        let what = format!("no relay works on it: no {}", missing.join(", no "));
+        findings.push(Finding::wrong("layout", what, migrate));
+        return Ok(findings);
+    }
+    findings.push(Finding::good("layout", "all columns are there"));
+    let ordered = is_ordered(&names(connection, &schema, &table).await?);
+    findings.push(Finding::good(
+        "order",
+        if ordered {
+            "indexes by aggregate: in order as far as an aggregate's writers wait for each other"
+        } else {
+            "not ordered: migrate up --order-index adds what ordering = \"aggregate\" needs"
+        },
+    ));
+    if let Some(found) = HistoryShape::read(connection, &schema, &table).await.map_err(classify)? {
+        findings.push(match found.check() {
+            Ok(()) => Finding::good("history", format!("{} is there", name_of(&table))),
+            Err(error) => {
+                Finding::doubtful("history", error.message(), "rename it, if events are to be moved")
+            }
+        });
+    }
+    findings.extend(drift(connection, &table, &migrate).await);
+    Ok(findings)
+}
+
+/// What `migrate up` would do. Without its indexes every claim, count or clean reads the whole table, and without its row
+/// in `postbox_relay` none works; the view is for people alone.
+async fn drift(connection: &mut MySqlConnection, table: &TableName, migrate: &str) -> Vec<Finding> {
+    let steps = match plan(connection, table).await {
+        Ok(plan) => plan.steps,
+        Err(error) => return vec![failed("schema", &error)],
+    };
+    let finding = |step: &Step| {
+        let what = format!("schema differs: {}", step.what);
+        if step.what.ends_with("view") {
+            Finding::doubtful("schema", what, migrate)
+        } else {
+            Finding::wrong("schema", what, migrate)
+        }
+    };
+    if steps.is_empty() {
+        return vec![Finding::good("schema", "the schema is as this version wants it")];
+    }
+    steps.iter().map(finding).collect()
+}

@@ -1,0 +1,83 @@
+//! Driver errors, classified where they arise.
+
+use std::time::Duration;
+
+use postbox_core::{Code, StoreError, StoreErrorKind};
+use sqlx::mysql::MySqlDatabaseError;
+
+/// The server's number for an error, if it came from there.
+pub(super) fn error_number(error: &sqlx::Error) -> Option<u16> {
+    let database = error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
+    Some(database.number())
+}
+
+/// A deadlock: the server has rolled the transaction back.
+pub(super) const DEADLOCK: u16 = 1213;
+/// A lock was waited for in vain: only the statement was undone, and a COMMIT would keep the half.
+const LOCK_WAIT: u16 = 1205;
+/// MariaDB: somebody else has changed the row since it was read.
+const CHANGED: u16 = 1020;
+/// A key that is there already.
+pub(super) const DUPLICATE: u16 = 1062;
+
+/// Says what a driver error means for the caller, and keeps it as the cause.
+pub fn classify(error: sqlx::Error) -> StoreError {
+    use StoreErrorKind::{Conflict, Connection, Refused};
+
+    let (code, kind, message) = match &error {
+        sqlx::Error::Database(database) => {
+            let number = error_number(&error).unwrap_or_default();
+            let (code, kind) = match number {
+                DEADLOCK | LOCK_WAIT | CHANGED => (Code::DatabaseError, Conflict),
+                // No such user or database, or a password that is wrong.
+                1044 | 1045 | 1049 | 1698 => (Code::DatabaseAuth, Refused),
+                1142 | 1143 | 1227 | 1370 => (Code::DatabasePermission, Refused),
+                1146 => (Code::TableMissing, Refused),
+                // A column or an index that is not there.
+                1054 | 1176 => (Code::TableMismatch, Refused),
+                // Too many connections, a shutdown, a session or statement that was ended.
+                1040 | 1053 | 1077 | 1203 | 1317 | 1927 | 4031 => (Code::DatabaseUnreachable, Connection),
+                1021 | 1114 => (Code::DiskFull, Connection),
+                // A replica, or a server that was told to be read only: it may be the primary again soon.
+                1290 | 1792 | 1836 => (Code::DatabaseReadOnly, Connection),
+                _ => (Code::DatabaseError, Refused),
+            };
+            // These quote the value, which may be a secret (hazard 49).
+            let message = match number {
+                DUPLICATE => "a key is there already",
+                1292 | 1366 => "a value does not fit its column",
+                _ => database.message(),
+            };
+            (code, kind, format!("{message} [{number}]"))
+        }
+        sqlx::Error::PoolTimedOut => {
+            (Code::DatabaseUnreachable, Connection, "no connection to the database in time".to_owned())
+        }
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolClosed => {
+            (Code::DatabaseUnreachable, Connection, error.to_string())
+        }
+        sqlx::Error::Configuration(_) => (Code::DatabaseUrl, Refused, error.to_string()),
+        sqlx::Error::ColumnDecode { .. } | sqlx::Error::ColumnNotFound(_) => {
+            (Code::TableMismatch, Refused, error.to_string())
+        }
+        // A half-read answer: the connection cannot be trusted any more.
+        _ => (Code::DatabaseError, Connection, error.to_string()),
+    };
+    StoreError::new(code, kind, message).caused_by(error)
+}
+
+/// Runs a database operation with a limit, so that a silent network is an error and not a hang (hazard 8). What ran out of
+/// time has an unknown result: its connection must not be used again.
+pub(super) async fn within<T>(
+    limit: Duration,
+    operation: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, StoreError> {
+    match tokio::time::timeout(limit, operation).await {
+        Ok(result) => result.map_err(classify),
+        Err(_) => Err(StoreError::new(
+            Code::DatabaseUnreachable,
+            StoreErrorKind::Connection,
+            format!("no answer from the database within {limit:?}"),
+        )),
+    }
+}

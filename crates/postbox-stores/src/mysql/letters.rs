@@ -1,0 +1,222 @@
+//! Dead events on their way to the dead-letter route, and those that are tried again by themselves.
+
+use std::time::Duration;
+
+use postbox_core::StoreError;
+use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive};
+use postbox_core::store::{Lease, Standing, Token};
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Row as _};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::clock::{at, known_time, micros, span};
+use super::error::{classify, within};
+use super::link::{OPERATION_LIMIT, Taken, Tries};
+use super::list_of::{bind_list, with_list};
+use super::row::{self, COLUMNS};
+use super::store::{Inner, Opened};
+use crate::cursor::START;
+use crate::sequenced::{MAX_WAIT, sequence_of};
+
+/// So many dead rows are looked at by one statement.
+const PAGE: i64 = 500;
+
+/// What may have killed its relay waits for so long at least, and sixty times that at most.
+const SUSPECT_WAIT: Duration = Duration::from_mins(1);
+
+impl Inner {
+    pub(super) async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
+        let opened = self.opened().await?;
+        let mut chosen = self.find_letters(opened, &request).await?;
+        if chosen.is_empty() {
+            return Ok(Vec::new());
+        }
+        chosen.sort_unstable();
+        let (token, mut tries): (Token, _) = (self.token(), Tries::new());
+        loop {
+            let mut taken = self.settles.take().await?;
+            match self.lease_letters(&mut taken, opened, &request, &chosen, &token).await {
+                Ok(letters) => {
+                    taken.keep();
+                    return Ok(letters);
+                }
+                Err(error) => tries.again(taken, error).await?,
+            }
+        }
+    }
+
+    /// Which letters to lease: one whose lease ran out alone, else as many as are allowed.
+    async fn find_letters(&self, opened: &Opened, request: &LetterRequest) -> Result<Vec<i64>, StoreError> {
+        if self.look_at_gate(opened).await?.0 != Standing::Active {
+            return Ok(Vec::new());
+        }
+        let mut taken = self.claims.take().await?;
+        let found = sqlx::query_as::<_, (i64, bool, i64)>(AssertSqlSafe(opened.statements.letters.as_str()))
+            .bind(span(request.lock_ttl))
+            .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut taken.connection);
+        let found = within(OPERATION_LIMIT, found).await?;
+        taken.keep();
+        if let Some((sequence, true, _)) = found.first() {
+            return Ok(vec![*sequence]);
+        }
+        let (mut chosen, mut bytes) = (Vec::new(), 0_usize);
+        for (sequence, _, size) in found.into_iter().filter(|(_, suspect, _)| !suspect) {
+            if !chosen.is_empty() && bytes >= request.max_bytes {
+                break;
+            }
+            bytes = bytes.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
+            chosen.push(sequence);
+        }
+        Ok(chosen)
+    }
+
+    async fn lease_letters(
+        &self,
+        taken: &mut Taken<'_>,
+        opened: &Opened,
+        request: &LetterRequest,
+        chosen: &[i64],
+        token: &Token,
+    ) -> Result<Vec<Letter>, StoreError> {
+        let holder = self.single_active.then_some(&self.holder);
+        taken.begin().await?;
+        let lock = sqlx::query(AssertSqlSafe(with_list(&opened.statements.lock_letters, chosen.len())));
+        let lock = bind_list(lock, chosen).bind(span(request.lock_ttl)).bind(&opened.key).bind(holder).bind(holder);
+        let rows = within(OPERATION_LIMIT, lock.fetch_all(&mut taken.connection)).await?;
+        let mut letters = Vec::with_capacity(rows.len());
+        for row in &rows {
+            letters.push(self.letter(row, token).map_err(classify)?);
+        }
+        if !letters.is_empty() {
+            let sequences: Vec<i64> = letters.iter().map(|letter| sequence_of(letter.lease.row)).collect();
+            let lease = sqlx::query(AssertSqlSafe(with_list(&opened.statements.lease_letters, sequences.len())))
+                .bind(span(SUSPECT_WAIT))
+                .bind(span(SUSPECT_WAIT * 60))
+                .bind(token.to_string());
+            within(OPERATION_LIMIT, bind_list(lease, &sequences).execute(&mut taken.connection)).await?;
+        }
+        taken.commit().await?;
+        Ok(letters)
+    }
+
+    fn letter(&self, row: &sqlx::mysql::MySqlRow, token: &Token) -> Result<Letter, sqlx::Error> {
+        let attempts: i32 = row.try_get(COLUMNS)?;
+        let (now, dead_at) = (known_time(row, COLUMNS + 1)?, known_time(row, COLUMNS + 2)?);
+        let last_error = row::text(row, COLUMNS + 3)?;
+        let (lease, delivery) = row::decode(row, &self.label)?.letter(token, micros(now), attempts.into());
+        let dead_for = Duration::try_from(now - dead_at).unwrap_or_default();
+        Ok(Letter { lease, delivery, dead_at, dead_for, last_error })
+    }
+
+    pub(super) async fn settle_letters(
+        &self,
+        letters: &[(Lease, LetterVerdict)],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let opened = self.opened().await?;
+        let one = |(lease, verdict): &&(Lease, LetterVerdict)| {
+            let wait = match verdict {
+                LetterVerdict::Sent => None,
+                LetterVerdict::Later(after) => Some(span(*after).min(MAX_WAIT)),
+            };
+            json!([sequence_of(lease.row), &*lease.token, wait])
+        };
+        let mut sorted: Vec<&(Lease, LetterVerdict)> = letters.iter().collect();
+        sorted.sort_unstable_by_key(|(lease, _)| sequence_of(lease.row));
+        let document = sorted.iter().map(one).collect::<Value>().to_string();
+        let (held, settle) = (&opened.statements.held_letters, &opened.statements.settle_letters);
+        let lost = self.fenced(held, settle, document, letters.iter().map(|(lease, _)| lease)).await?;
+        Ok(lost.into_iter().map(|lease| lease.row).collect())
+    }
+
+    pub(super) async fn redrive(&self, request: &Redrive) -> Result<u64, StoreError> {
+        let opened = self.opened().await?;
+        let (mut behind, mut total): ((OffsetDateTime, i64), u64) = (START, 0);
+        loop {
+            let mut taken = self.settles.take().await?;
+            let page = sqlx::query(AssertSqlSafe(opened.statements.long_dead.as_str()))
+                .bind(span(request.after))
+                .bind(at(behind.0))
+                .bind(at(behind.0))
+                .bind(behind.1)
+                .bind(PAGE)
+                .fetch_all(&mut taken.connection);
+            let page = within(OPERATION_LIMIT, page).await?;
+            let read = |row: &sqlx::mysql::MySqlRow| Ok((known_time(row, 0)?, row.try_get::<i64, _>(1)?));
+            let page: Vec<(OffsetDateTime, i64)> =
+                page.iter().map(read).collect::<Result<_, _>>().map_err(classify)?;
+            let Some(last) = page.last().copied() else {
+                taken.keep();
+                return Ok(total);
+            };
+            // Rows are only locked where there may be something to do.
+            let mut sequences: Vec<i64> = page.iter().map(|(_, sequence)| *sequence).collect();
+            sequences.sort_unstable();
+            let any = sqlx::query(AssertSqlSafe(with_list(&opened.statements.any_to_redrive, sequences.len())));
+            let any = bind_list(any, &sequences).bind(request.most).fetch_one(&mut taken.connection);
+            let any: bool = within(OPERATION_LIMIT, any).await?.try_get(0).map_err(classify)?;
+            taken.keep();
+            if any {
+                total += self.redrive_page(opened, request, &sequences).await?;
+            }
+            if i64::try_from(page.len()).is_ok_and(|rows| rows < PAGE) {
+                return Ok(total);
+            }
+            behind = last;
+        }
+    }
+
+    async fn redrive_page(
+        &self,
+        opened: &Opened,
+        request: &Redrive,
+        sequences: &[i64],
+    ) -> Result<u64, StoreError> {
+        let mut tries = Tries::new();
+        loop {
+            let mut taken = self.settles.take().await?;
+            match self.redrive_once(&mut taken, opened, request, sequences).await {
+                Ok(rows) => {
+                    taken.keep();
+                    return Ok(rows);
+                }
+                Err(error) => tries.again(taken, error).await?,
+            }
+        }
+    }
+
+    async fn redrive_once(
+        &self,
+        taken: &mut Taken<'_>,
+        opened: &Opened,
+        request: &Redrive,
+        sequences: &[i64],
+    ) -> Result<u64, StoreError> {
+        let holder = self.single_active.then_some(&self.holder);
+        taken.begin().await?;
+        let revive = sqlx::query(AssertSqlSafe(with_list(&opened.statements.redrive, sequences.len())));
+        let revive = bind_list(revive, sequences)
+            .bind(span(request.after))
+            .bind(request.most)
+            .bind(span(request.lock_ttl))
+            .bind(&opened.key)
+            .bind(holder)
+            .bind(holder)
+            .execute(&mut taken.connection);
+        let rows = within(OPERATION_LIMIT, revive).await?.rows_affected();
+        if rows > 0 {
+            let what = json!({ "dead_for_seconds": request.after.as_secs_f64(), "at_most": request.most });
+            let audit = sqlx::query(AssertSqlSafe(opened.statements.audit.as_str()))
+                .bind(&*request.who)
+                .bind("redrive")
+                .bind(&opened.key)
+                .bind(what.to_string())
+                .bind(i64::try_from(rows).unwrap_or(i64::MAX))
+                .execute(&mut taken.connection);
+            within(OPERATION_LIMIT, audit).await?;
+        }
+        taken.commit().await?;
+        Ok(rows)
+    }
+}

@@ -1,0 +1,148 @@
+//! Carries a migration out, and takes it back.
+
+use std::time::{Duration, Instant};
+
+use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
+use sqlx::{AssertSqlSafe, MySqlConnection};
+
+use super::super::error::classify;
+use super::super::history::HistoryShape;
+use super::super::leader::lock_name;
+use super::super::schema::{TableShape, columns, locate};
+use super::{Extras, Plan, Step, names, plan_with};
+
+/// A lock on the structure is asked for no longer than this: everybody who comes later would wait behind it.
+const LOCK_LIMIT: &str = "SET SESSION lock_wait_timeout = 1";
+/// And is asked for again for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Brings a table to the state that this version wants: makes it or upgrades it. Calls `progress` before each step.
+/// Answers the plan that was carried out; a second run has no steps.
+///
+/// # Errors
+/// When the table has other columns, the database refuses, or a lock is not to be had.
+pub async fn up(
+    connection: &mut MySqlConnection,
+    table: &TableName,
+    progress: impl FnMut(&Step),
+) -> Result<Plan, StoreError> {
+    up_with(connection, table, Extras::default(), progress).await
+}
+
+/// The same, with what only some tables have.
+///
+/// # Errors
+/// As [`up`]; also when something else stands where an extra table would be, or the server cannot have what is asked for.
+pub async fn up_with(
+    connection: &mut MySqlConnection,
+    table: &TableName,
+    extras: Extras,
+    mut progress: impl FnMut(&Step),
+) -> Result<Plan, StoreError> {
+    let lock = Alone::wait(connection, table).await?;
+    let done = async {
+        let plan = plan_with(connection, table, extras).await?;
+        for step in &plan.steps {
+            progress(step);
+            run(connection, &step.sql).await?;
+        }
+        Ok(plan)
+    };
+    let done = done.await;
+    lock.end(connection).await;
+    done
+}
+
+/// Removes a table and what belongs to it, also its history. Refuses while it holds events that were not published, unless
+/// they are to be lost on purpose.
+///
+/// # Errors
+/// When unpublished events exist, the table does not exist or is no outbox, or the database fails.
+pub async fn down(
+    connection: &mut MySqlConnection,
+    table: &TableName,
+    discard_unpublished: bool,
+) -> Result<(), StoreError> {
+    let (schema, table) = locate(connection, table).await?;
+    let template = names(&table);
+    let Some(shape) = TableShape::read(connection, &schema, &table).await.map_err(classify)? else {
+        let message = format!("{table} does not exist");
+        return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
+    };
+    // Many a table has a column `published_at`: what is no outbox is not ours to remove.
+    shape.check()?;
+    let lock = Alone::wait(connection, &table).await?;
+    let unpublished = template.fill("SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL)");
+    let done = async {
+        let unpublished = sqlx::query_scalar::<_, bool>(AssertSqlSafe(unpublished)).fetch_one(&mut *connection);
+        if unpublished.await.map_err(classify)? && !discard_unpublished {
+            let message = format!("{table} holds events that were not published");
+            return Err(StoreError::new(Code::NotEmpty, StoreErrorKind::Refused, message));
+        }
+        let relay = !columns(connection, &schema, "postbox_relay").await.map_err(classify)?.is_empty();
+        // Another's table of that name is not ours to remove.
+        let history = HistoryShape::find(connection, &schema, &table).await.map_err(classify)?.is_some();
+        for sql in drops(history).filter(|sql| relay || !sql.contains("{{relay}}")) {
+            run(connection, &template.fill(sql)).await?;
+        }
+        Ok(())
+    };
+    let done = done.await;
+    lock.end(connection).await;
+    done
+}
+
+const DROP_HISTORY: &str = "DROP TABLE IF EXISTS {{history}}";
+const DROPS: [&str; 4] = [
+    "DROP VIEW IF EXISTS {{status_view}}",
+    "DROP TABLE {{table}}",
+    DROP_HISTORY,
+    "DELETE FROM {{relay}} WHERE tbl = {{key}}",
+];
+
+pub(super) fn drops(history: bool) -> impl Iterator<Item = &'static str> {
+    DROPS.into_iter().filter(move |sql| history || *sql != DROP_HISTORY)
+}
+
+/// Runs a step. One that others hold up is tried again: until then they come first.
+async fn run(connection: &mut MySqlConnection, sql: &str) -> Result<(), StoreError> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let run = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut *connection).await.map_err(classify);
+        match run {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == StoreErrorKind::Conflict => {
+                if Instant::now() >= until {
+                    let message = format!("somebody held the table for all of {PATIENCE:?}");
+                    let busy = StoreError::new(Code::MigrationInterrupted, StoreErrorKind::Refused, message);
+                    return Err(busy.caused_by(error));
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// One migration of a table at a time: the second finds nothing to do.
+struct Alone(String);
+
+impl Alone {
+    async fn wait(connection: &mut MySqlConnection, table: &TableName) -> Result<Self, StoreError> {
+        let (schema, table) = locate(connection, table).await?;
+        sqlx::raw_sql(LOCK_LIMIT).execute(&mut *connection).await.map_err(classify)?;
+        let name = lock_name("migrate", &schema, &table);
+        let lock = sqlx::query_scalar::<_, Option<bool>>("SELECT GET_LOCK(?, 60)").bind(&name);
+        if lock.fetch_one(connection).await.map_err(classify)? == Some(true) {
+            return Ok(Self(name));
+        }
+        let message = format!("another migration of {table} is under way");
+        Err(StoreError::new(Code::MigrationInterrupted, StoreErrorKind::Refused, message))
+    }
+
+    /// The end of the session would give it back too.
+    async fn end(self, connection: &mut MySqlConnection) {
+        let _ = sqlx::query("DO RELEASE_LOCK(?)").bind(self.0).execute(&mut *connection).await;
+        let _ = sqlx::raw_sql("SET SESSION lock_wait_timeout = DEFAULT").execute(connection).await;
+    }
+}

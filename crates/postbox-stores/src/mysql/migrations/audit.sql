@@ -1,0 +1,9 @@
+CREATE TABLE IF NOT EXISTS {{audit}} (
+    id     BIGINT      NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    at     DATETIME(6) NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    who    TEXT        NOT NULL,
+    action VARCHAR(64) NOT NULL,
+    tbl    VARCHAR(64) NOT NULL,
+    what   LONGTEXT    NOT NULL,
+    events BIGINT      NOT NULL
+) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin

@@ -1,0 +1,163 @@
+//! The statements of one table, their names filled in once. `<in>` and `<topics>` are places for lists, which are filled when
+//! a statement is used.
+
+use postbox_core::OnDead;
+use postbox_core::store::Tenants;
+
+use super::gone::Gone;
+use super::history::Sent;
+use super::row::CONTENT;
+use super::tenants::{self, ByTenant};
+use crate::table::Template;
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    pub(super) pick_waiting: String,
+    /// Where tenants are claimed apart.
+    pub(super) by_tenant: Option<ByTenant>,
+    pub(super) pick_suspect: String,
+    pub(super) pick_probe: String,
+    pub(super) suspects_among: String,
+    pub(super) lock_unlocked: String,
+    pub(super) lock_suspect: String,
+    pub(super) lease: String,
+    pub(super) bury: String,
+    pub(super) release: String,
+    pub(super) ahead: String,
+    pub(super) verify_blocking: String,
+    pub(super) verify_skipping: String,
+    pub(super) settle_delivered: String,
+    pub(super) published: String,
+    pub(super) held: String,
+    pub(super) settle: String,
+    pub(super) extend: String,
+    pub(super) may_lead: String,
+    pub(super) lead: String,
+    pub(super) epoch: String,
+    pub(super) renew: String,
+    pub(super) resign: String,
+    pub(super) gate: String,
+    pub(super) mark: String,
+    /// Where delivered rows do not stay.
+    pub(super) gone: Option<Gone>,
+    pub(super) letters: String,
+    pub(super) lock_letters: String,
+    pub(super) lease_letters: String,
+    pub(super) held_letters: String,
+    pub(super) settle_letters: String,
+    pub(super) long_dead: String,
+    pub(super) any_to_redrive: String,
+    pub(super) redrive: String,
+    pub(super) audit: String,
+}
+
+/// Whether the place of the active relay is free for a relay, by its name, which holds the session lock or not.
+const TAKEABLE: &str =
+    "(holder IS NULL OR holder = ? OR COALESCE(expires_at, '1970-01-01') < UTC_TIMESTAMP(6) OR (? AND session))";
+
+/// Whether a relay may work: the table, and twice the relay (null: many may work).
+const MAY_WORK: &str = "EXISTS (SELECT 1 FROM {{relay}} AS r WHERE r.tbl = ? AND r.paused_at IS NULL
+                   AND (? IS NULL OR (r.holder = ? AND r.expires_at > UTC_TIMESTAMP(6))))";
+
+/// What changes when somebody commits events: the last sequence, and how many rows could be claimed, as far as few can.
+const MARK: &str = "(SELECT sequence FROM {{table}} ORDER BY sequence DESC LIMIT 1),
+    (SELECT COUNT(*) FROM (SELECT 1 FROM {{table}} {{by_pending}} WHERE published_at IS NULL AND dead_at IS NULL
+        AND available_at <= UTC_TIMESTAMP(6) AND locked_at IS NULL LIMIT 200) AS waiting)";
+
+/// The log of attempts with one more, of which the last ten are kept.
+const LOG: &str = "JSON_ARRAY_APPEND(
+        IF(JSON_LENGTH({{old}}) >= 10, JSON_REMOVE({{old}}, '$[0]'), {{old}}), '$', JSON_EXTRACT(s.failure, '$'))";
+const OLD_LOG: &str = "IF(COALESCE(JSON_TYPE(IF(JSON_VALID(t.attempts_log), t.attempts_log, 'null')), '') = 'ARRAY', t.attempts_log, '[]')";
+
+impl Statements {
+    pub(super) fn new(names: &Template, sent: &Sent, tenants: &Tenants) -> Self {
+        let base = Template::default()
+            .with("may_work", MAY_WORK)
+            .with("takeable", TAKEABLE)
+            .with("mark", MARK)
+            .with("content", CONTENT)
+            .with("log", LOG)
+            .with("old", OLD_LOG)
+            .with("tenants", tenants::condition(tenants))
+            .and(names);
+        let expired = "locked_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND";
+        // Every statement takes the same parameters.
+        let unlocked = "locked_at IS NULL AND ? IS NOT NULL";
+        let fill = |sql: &str, unlocked: &str| base.fill(&sql.replace("{{unlocked}}", unlocked));
+        let (pick, lock) = (include_str!("sql/pick.sql"), include_str!("sql/lock.sql"));
+        let verify = |not_dead: &str| base.fill(&include_str!("sql/verify.sql").replace("{{not_dead}}", not_dead));
+        Self {
+            pick_waiting: fill(pick, &format!("(locked_at IS NULL OR {expired})")),
+            by_tenant: ByTenant::new(&base, tenants),
+            pick_suspect: fill(pick, expired),
+            pick_probe: fill(pick, unlocked),
+            suspects_among: base.fill(&format!(
+                "SELECT EXISTS (SELECT 1 FROM {{{{table}}}} {{{{by_pending}}}}
+                    WHERE published_at IS NULL AND dead_at IS NULL AND available_at <= UTC_TIMESTAMP(6)
+                    AND {expired} AND {{{{tenants}}}} AND <topics>)"
+            )),
+            lock_unlocked: fill(lock, unlocked),
+            lock_suspect: fill(lock, expired),
+            lease: base.fill(include_str!("sql/lease.sql")),
+            bury: base.fill(include_str!("sql/bury.sql")),
+            release: base.fill(
+                "UPDATE {{table}} FORCE INDEX (PRIMARY) SET attempts = GREATEST(attempts - 1, 0), locked_at = NULL, locked_by = NULL
+                 WHERE sequence IN (<in>) AND locked_by = ? AND published_at IS NULL AND dead_at IS NULL",
+            ),
+            ahead: base.fill(include_str!("sql/ahead.sql")),
+            verify_blocking: verify(""),
+            verify_skipping: verify(" AND dead_at IS NULL"),
+            settle_delivered: base.fill(include_str!("sql/settle_delivered.sql")),
+            published: base.fill("SELECT sequence, published_at FROM {{table}} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>)"),
+            held: base.fill(include_str!("sql/held.sql")),
+            settle: base.fill(include_str!("sql/settle.sql")),
+            extend: base.fill(include_str!("sql/extend.sql")),
+            may_lead: base.fill("SELECT {{takeable}} FROM {{relay}} WHERE tbl = ?"),
+            lead: base.fill(
+                "UPDATE {{relay}} SET epoch = epoch + 1, strategy = 'lease', holder = ?, session = ?,
+                     expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
+                 WHERE {{takeable}} AND tbl = ?",
+            ),
+            epoch: base.fill("SELECT epoch FROM {{relay}} WHERE tbl = ?"),
+            renew: base.fill(
+                "UPDATE {{relay}} SET expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, session = ?
+                 WHERE tbl = ? AND holder = ?",
+            ),
+            resign: base
+                .fill("UPDATE {{relay}} SET holder = NULL, expires_at = NULL WHERE tbl = ? AND holder = ?"),
+            gate: base.fill(
+                "SELECT paused_at IS NOT NULL, COALESCE(? IS NULL OR (holder = ? AND expires_at > UTC_TIMESTAMP(6)), FALSE),
+                        UTC_TIMESTAMP(6), {{mark}}
+                 FROM {{relay}} WHERE tbl = ?",
+            ),
+            mark: base.fill("SELECT {{mark}}"),
+            gone: Gone::new(&base, sent),
+            letters: base.fill(include_str!("sql/letters.sql")),
+            lock_letters: base.fill(include_str!("sql/lock_letters.sql")),
+            lease_letters: base.fill(include_str!("sql/lease_letters.sql")),
+            held_letters: base.fill(include_str!("sql/held_letters.sql")),
+            settle_letters: base.fill(include_str!("sql/settle_letters.sql")),
+            long_dead: base.fill(
+                "SELECT dead_at, sequence FROM {{table}} {{by_pending}}
+                 WHERE published_at IS NULL AND dead_at IS NOT NULL AND dead_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+                   AND dead_at >= ? AND (dead_at > ? OR sequence > ?) AND {{tenants}}
+                 ORDER BY dead_at, sequence LIMIT ?",
+            ),
+            any_to_redrive: base.fill(
+                "SELECT EXISTS (SELECT 1 FROM {{table}} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>)
+                    AND dead_at IS NOT NULL AND COALESCE(redrives, 0) < ?
+                    AND (last_error IS NULL OR LEFT(last_error, 18) <> 'OUTBOX_UNDECODABLE'))",
+            ),
+            redrive: base.fill(include_str!("sql/redrive.sql")),
+            audit: base.fill(super::admin::AUDIT),
+        }
+    }
+
+    /// What tells of others before a run.
+    pub(super) fn verify(&self, on_dead: OnDead) -> &str {
+        match on_dead {
+            OnDead::Block => &self.verify_blocking,
+            OnDead::Skip => &self.verify_skipping,
+        }
+    }
+}

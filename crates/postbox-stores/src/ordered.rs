@@ -1,0 +1,219 @@
+//! [`Ordered`]: how a relay reads on in a table whose events go in order, and what it chooses of what it has read. For stores
+//! that read by sequence; what is known is in `ahead.rs`.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use postbox_core::OnDead;
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Settlement, Verdict};
+
+use crate::ahead::{Ahead, Fate, Wanted};
+use crate::clock::span;
+use crate::seen::{Row, Seen};
+use crate::sequenced::MAX_WAIT;
+
+/// How many rows are read at a time, and how many one claim reads at most: it has to end, whatever is in front.
+pub(crate) const CHUNK: usize = 500;
+const LOOK: usize = 2_000;
+
+/// To begin again is free below this; otherwise it may take this share of the time.
+const CHEAP: Duration = Duration::from_millis(5);
+const SHARE: u32 = 10;
+/// And not more often than this while there is enough to do.
+const OFTEN: Duration = Duration::from_secs(1);
+
+/// What a relay remembers between claims in order. All of it can be lost.
+#[derive(Debug)]
+pub(crate) struct Ordered {
+    pub(crate) ahead: Ahead,
+    /// Everything was read since it began.
+    at_end: bool,
+    /// It was put off once, for what is new.
+    owed: bool,
+    /// When the last reading of everything ended.
+    ended: Instant,
+    /// What that has cost until now, and what it did the last time.
+    cost: Duration,
+    last_cost: Duration,
+    /// The less of the last two times: a machine that stood still once says nothing about the table.
+    usual_cost: Duration,
+}
+
+/// One claim under way: what it wants, and what it has chosen.
+pub(crate) struct Choice<'a> {
+    mode: &'a ClaimMode,
+    limit: usize,
+    max_bytes: usize,
+    max_attempts: i64,
+    now: i64,
+    /// Topics that are left out, and those of a probe.
+    exclude: HashSet<u64>,
+    topics: HashSet<u64>,
+    looked: usize,
+    turn: Turn,
+    pub(crate) chosen: Vec<Row>,
+}
+
+/// What comes next.
+enum Turn {
+    Begin,
+    /// What is new was looked for, before all is read again; so many rows were found.
+    New(usize),
+    Choose,
+    /// So many rows were read on.
+    On(usize),
+}
+
+impl<'a> Choice<'a> {
+    /// For a request, at a time of the database; `topic` gives the numbers of topics.
+    pub(crate) fn new(request: &'a ClaimRequest, now: i64, topic: impl Fn(&str) -> u64) -> Self {
+        let numbers = |topics: &[postbox_core::Topic]| topics.iter().map(|one| topic(one.as_str())).collect();
+        let topics = match &request.mode {
+            ClaimMode::Probe(topics) => numbers(topics),
+            ClaimMode::Waiting | ClaimMode::Suspect => HashSet::new(),
+        };
+        Self {
+            mode: &request.mode,
+            limit: request.limit,
+            max_bytes: request.max_bytes,
+            max_attempts: request.max_attempts.into(),
+            now,
+            exclude: numbers(&request.exclude),
+            topics,
+            looked: 0,
+            turn: Turn::Begin,
+            chosen: Vec::new(),
+        }
+    }
+
+    fn wanted(&self) -> Wanted<'_> {
+        let Self { now, limit, max_bytes, max_attempts, exclude, .. } = self;
+        Wanted {
+            now: *now,
+            limit: *limit,
+            max_bytes: *max_bytes,
+            max_attempts: *max_attempts,
+            exclude,
+        }
+    }
+}
+
+impl Ordered {
+    pub(crate) fn new(on_dead: OnDead) -> Self {
+        let (cost, last_cost, usual_cost) = (Duration::ZERO, Duration::MAX, Duration::MAX);
+        let (ahead, ended) = (Ahead::new(on_dead), Instant::now());
+        Self { ahead, at_end: false, owed: false, ended, cost, last_cost, usual_cost }
+    }
+
+    /// Chooses rows; answers whether to [`read`](Self::read) on in the table, since there are too few of them.
+    pub(crate) fn wants_more(&mut self, choice: &mut Choice<'_>) -> bool {
+        loop {
+            choice.turn = match choice.turn {
+                Turn::Begin if self.is_due() && !self.owed => {
+                    // What is new does not wait until all that is old was read, but all of that must not wait for ever.
+                    choice.turn = Turn::New(0);
+                    return true;
+                }
+                Turn::Begin => {
+                    if self.is_due() {
+                        self.begin_again();
+                    }
+                    Turn::Choose
+                }
+                Turn::New(rows) => {
+                    if rows > 0 {
+                        self.owed = true;
+                    } else {
+                        self.begin_again();
+                    }
+                    Turn::Choose
+                }
+                Turn::Choose => {
+                    self.choose(choice);
+                    let Choice { chosen, limit, looked, .. } = choice;
+                    let enough = chosen.len() >= *limit || self.ahead.has_ready() && !chosen.is_empty();
+                    if enough || *looked >= LOOK {
+                        return false;
+                    }
+                    choice.turn = Turn::On(0);
+                    return true;
+                }
+                Turn::On(0) => return false,
+                Turn::On(rows) => {
+                    choice.looked += rows;
+                    Turn::Choose
+                }
+            };
+        }
+    }
+
+    fn choose(&mut self, choice: &mut Choice<'_>) {
+        let mut chosen = std::mem::take(&mut choice.chosen);
+        match choice.mode {
+            ClaimMode::Waiting => {
+                self.ahead.wake(choice.wanted());
+                self.ahead.choose(choice.wanted(), &mut chosen);
+            }
+            ClaimMode::Suspect => chosen.extend(self.ahead.choose_suspect(&choice.exclude)),
+            ClaimMode::Probe(_) => chosen.extend(self.ahead.choose_probe(&choice.topics, choice.now)),
+        }
+        choice.chosen = chosen;
+    }
+
+    /// Takes in what was read behind the cursor, in order of sequence, since then.
+    pub(crate) fn read(&mut self, choice: &mut Choice<'_>, seen: Vec<Seen>, asked: Instant) {
+        let rows = seen.len();
+        self.ahead.take_in(seen.into_iter(), choice.now);
+        self.cost += asked.elapsed();
+        if rows < CHUNK && !self.at_end {
+            (self.at_end, self.ended) = (true, Instant::now());
+            self.usual_cost = self.cost.min(self.last_cost);
+            self.last_cost = self.cost;
+        }
+        if let Turn::New(read) | Turn::On(read) = &mut choice.turn {
+            *read = rows;
+        }
+    }
+
+    /// What the claim says beside its rows.
+    pub(crate) fn sum_up(&self, choice: &Choice<'_>, claim: &mut Claim) {
+        claim.more = choice.chosen.len() >= choice.limit || !self.at_end || self.ahead.has_ready();
+        claim.suspects = match choice.mode {
+            ClaimMode::Probe(_) => {
+                choice.chosen.is_empty() && self.ahead.has_suspects(|topic| choice.topics.contains(&topic))
+            }
+            ClaimMode::Waiting | ClaimMode::Suspect => {
+                self.ahead.has_suspects(|topic| !choice.exclude.contains(&topic))
+            }
+        };
+    }
+
+    /// Whether everything shall be read again, since that is over and affordable: for rows that others gave back, replayed or
+    /// discarded.
+    fn is_due(&self) -> bool {
+        let (ready, ago) = (self.ahead.has_ready(), self.ended.elapsed());
+        let due = ago >= self.usual_cost.saturating_mul(SHARE) && (!ready || ago >= OFTEN);
+        let wanted = !ready && (self.usual_cost < CHEAP || self.ahead.hungry);
+        self.at_end && (due || wanted)
+    }
+
+    /// Not while rows are chosen and not leased yet: they would be taken for rows that were given back.
+    fn begin_again(&mut self) {
+        self.ahead.restart();
+        (self.at_end, self.owed, self.cost) = (false, false, Duration::ZERO);
+    }
+}
+
+/// What a settlement means for the row's place in its strand.
+pub(crate) fn fate(settlement: &Settlement, now: i64) -> Fate {
+    let until = |after: Duration| now.saturating_add(span(after).min(MAX_WAIT));
+    let attempts = i64::from(settlement.lease.attempts);
+    match &settlement.verdict {
+        Verdict::Delivered => Fate::Delivered,
+        Verdict::Dead { .. } => Fate::Dead,
+        Verdict::Retry { after, .. } => Fate::Back { attempts, until: Some(until(*after)) },
+        Verdict::Release { after, .. } => {
+            Fate::Back { attempts: (attempts - 1).max(0), until: after.map(until) }
+        }
+    }
+}

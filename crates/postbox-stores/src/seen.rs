@@ -1,0 +1,66 @@
+//! What a look at the table says of rows that are found by their sequence; topics and aggregates become numbers.
+
+use std::hash::{DefaultHasher, Hasher as _};
+
+/// A row that may be claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) sequence: i64,
+    pub(crate) available_at: i64,
+    /// As many as it has had.
+    pub(crate) attempts: i64,
+    /// Its lease ran out.
+    pub(crate) suspect: bool,
+    pub(crate) bytes: usize,
+}
+
+/// A row that waits, where order is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub(crate) sequence: i64,
+    pub(crate) available_at: i64,
+    pub(crate) attempts: i64,
+    /// Its lease ran out.
+    pub(crate) expired: bool,
+    pub(crate) bytes: usize,
+    /// A number for its topic.
+    pub(crate) topic: u64,
+    /// The number of its strand; one without an aggregate has a strand of its own.
+    pub(crate) strand: i64,
+    /// Whether it has an aggregate.
+    pub(crate) bound: bool,
+}
+
+/// What a look at the table says of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) row: Row,
+    /// Somebody has it.
+    pub(crate) locked: bool,
+    /// It does not wait, but may hold back those that do.
+    pub(crate) dead: bool,
+}
+
+/// A number for something, the same in every claim.
+pub(crate) fn number(of: impl std::hash::Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The number of a strand: that of an aggregate, or of a single row. Two aggregates with one number are only slower.
+pub(crate) fn strand(aggregate: Option<u64>, sequence: i64) -> i64 {
+    match aggregate {
+        Some(number) => (number >> 1).cast_signed(),
+        // Those of single rows are below zero.
+        None => sequence.saturating_neg(),
+    }
+}
+
+impl Row {
+    /// The same for those who lease it.
+    pub(crate) fn candidate(&self, suspect: bool) -> Candidate {
+        let Self { sequence, available_at, attempts, bytes, .. } = *self;
+        Candidate { sequence, available_at, attempts, suspect, bytes }
+    }
+}

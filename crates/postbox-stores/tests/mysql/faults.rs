@@ -1,0 +1,170 @@
+//! Deadlocks, locks that others keep, sessions that are lost, and clocks that are wrong.
+
+use std::time::Duration;
+
+use postbox_core::store::{ClaimMode, Settlement, Standing, Verdict};
+use postbox_core::{Code, DeadFilter, DeadLetters as _, Enqueued, Relay, Store as _};
+use postbox_stores::mysql::{MySqlStore, connect_options};
+use postbox_testkit::suite::script::Scripted;
+use postbox_testkit::suite::{
+    OpenTransaction as _, PATIENCE, Subject as _, TOPIC, claim, claim_in_turn, enqueue, event, events, quick, request, state,
+};
+use postbox_testkit::{Proxy, eventually};
+
+use crate::subject::{Shape, Table};
+
+/// Writers, relays, a cleaner and operators at once: every deadlock is tried again (hazards 17, 18, 41).
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_hears_of_a_deadlock() {
+    let table = Table::new(Shape::Migrated).await;
+    let sink = Scripted::ok();
+    let relays: Vec<_> = (0..4)
+        .map(|_| {
+            let relay = Relay::builder(table.store(false)).dispatcher(sink.clone()).settings(quick());
+            relay.build().unwrap().spawn()
+        })
+        .collect();
+    let write = async || {
+        for _ in 0..15 {
+            enqueue(&table, events(20)).await;
+        }
+    };
+    let sweep = async || {
+        let cleaner = postbox_core::Cleaner::new(table.admin()).retention(Duration::ZERO);
+        for _ in 0..20 {
+            cleaner.run_once().await.unwrap();
+            table.admin().replay_all(&DeadFilter::default(), 10, "tester").await.unwrap();
+        }
+    };
+    tokio::join!(write(), write(), write(), write(), sweep());
+    eventually("all to be delivered", PATIENCE, async || sink.arrived().len() >= 1_200).await;
+    for relay in relays {
+        relay.shutdown().await.unwrap();
+    }
+    let mut arrived = sink.arrived();
+    arrived.sort_unstable_by_key(|id| id.0);
+    arrived.dedup();
+    assert_eq!(arrived.len(), 1_200);
+}
+
+/// A row that somebody has locked is passed by; a settle waits for it, and then happens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_lock_of_somebody_else_costs_time_only() {
+    let table = Table::new(Shape::Migrated).await;
+    let ids = enqueue(&table, events(3)).await;
+    let hold = async |event: postbox_core::EventId| {
+        let mut tx = table.pool.begin().await.unwrap();
+        let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE event_id = ? FOR UPDATE").bind(event.0);
+        lock.fetch_one(&mut *tx).await.unwrap();
+        tx
+    };
+    let lock = hold(ids[1]).await;
+    let store = table.store(false);
+    let rows = claim(&store, 10).await.rows;
+    assert_eq!(rows.len(), 2, "all but the one that is locked");
+    lock.rollback().await.unwrap();
+    let lock = hold(ids[0]).await;
+    let settlements: Vec<_> =
+        rows.iter().map(|row| Settlement::new(row.lease.clone(), Verdict::Delivered)).collect();
+    // Longer than the server waits for a lock: 1205 undoes the statement, and it is tried again.
+    let (settled, ()) = tokio::join!(store.settle(&settlements, 0), async {
+        tokio::time::sleep(Duration::from_millis(3_500)).await;
+        lock.rollback().await.unwrap();
+    });
+    assert!(settled.unwrap().lost.is_empty());
+    assert!(state(&table, ids[0]).await.published && state(&table, ids[2]).await.published);
+}
+
+/// The answer to a claim is lost: its rows go back uncharged at the next claim (hazard 5).
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_claim_whose_answer_was_lost_is_given_back() {
+    let table = Table::new(Shape::Migrated).await;
+    let proxy = Proxy::start(table.db.addr());
+    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
+    let store = MySqlStore::builder(options, table.name.clone()).single_active(false).build();
+    assert!(claim(&store, 10).await.rows.is_empty());
+    let ids = enqueue(&table, events(2)).await;
+    let cut = proxy.cut_replies_after_requests_containing("COMMIT");
+    store.claim(request(ClaimMode::Waiting, 10)).await.unwrap_err();
+    assert!(cut.has_fired());
+    assert!(state(&table, ids[0]).await.locked, "it was leased, though nobody heard of it");
+    let rows = claim(&store, 10).await.rows;
+    assert_eq!(rows.iter().map(|row| row.lease.attempts).collect::<Vec<_>>(), [1, 1], "at once, and uncharged");
+}
+
+/// The lock of the active relay goes with its session, and whoever stands by takes over at its next look; a relay that has lost
+/// its session and nothing else goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_place_of_the_active_relay_goes_with_its_session() {
+    let table = Table::new(Shape::Migrated).await;
+    let (first, second) = (table.store(true), table.store(true));
+    assert_eq!(claim(&first, 1).await.standing, Standing::Active);
+    assert_eq!(claim(&second, 1).await.standing, Standing::Standby);
+    // Ends every session but the one that asks.
+    let kill = "SELECT GROUP_CONCAT('KILL ', id SEPARATOR '; ') FROM information_schema.processlist
+                WHERE id <> CONNECTION_ID() AND db = DATABASE()";
+    let kill = table.db.sql(kill);
+    table.db.try_sql(&kill).ok();
+    let taken = eventually("somebody to be active", PATIENCE, async || {
+        for store in [&second, &first] {
+            if let Ok(claim) = store.claim(request(ClaimMode::Waiting, 1)).await
+                && claim.standing == Standing::Active
+            {
+                return Some(());
+            }
+        }
+        None
+    });
+    taken.await;
+    // A claim on a session that was killed is an error once; what counts is what comes after it.
+    let standing = async |store: &MySqlStore| {
+        eventually("an answer", PATIENCE, async || {
+            store.claim(request(ClaimMode::Waiting, 1)).await.ok().map(|claim| claim.standing)
+        })
+        .await
+    };
+    let both = (standing(&first).await, standing(&second).await);
+    assert!(both.0 != both.1, "one of them: {both:?}");
+}
+
+/// An orderly stop leaves the place at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn who_closes_leaves_its_place() {
+    let table = Table::new(Shape::Migrated).await;
+    let (first, second) = (table.store(true), table.store(true));
+    assert_eq!(claim(&first, 1).await.standing, Standing::Active);
+    assert_eq!(claim(&second, 1).await.standing, Standing::Standby);
+    first.close().await;
+    assert_eq!(claim_in_turn(&second, 1).await.standing, Standing::Active);
+}
+
+/// Events are bulky: statements are cut before the server refuses them.
+#[tokio::test]
+async fn many_large_events_fit() {
+    let table = Table::new(Shape::Migrated).await;
+    let large = "x".repeat(900_000);
+    let records: Vec<_> = (0..40).map(|_| event(TOPIC, 0).json(&large).build().unwrap()).collect();
+    let open = table.begin(records.clone()).await;
+    assert!(open.receipts().iter().all(|receipt| matches!(receipt.enqueued, Enqueued::Written(_))));
+    open.commit().await;
+    let again = table.begin(records).await;
+    assert!(again.receipts().iter().all(|receipt| matches!(receipt.enqueued, Enqueued::Duplicate(_))));
+    again.roll_back().await;
+    assert_eq!(table.number("SELECT COUNT(*) FROM org_outbox").await, 40);
+}
+
+/// A server without the table, and a database that is not there.
+#[tokio::test]
+async fn what_is_missing_is_said() {
+    let table = Table::new(Shape::Migrated).await;
+    let store = MySqlStore::builder(table.options.clone(), "ogr_outbox".parse().unwrap()).build();
+    let error = store.open().await.unwrap_err();
+    assert_eq!(error.code(), Code::TableMissing);
+    assert!(error.message().contains("Did you mean org_outbox?"), "{error}");
+    let nowhere = connect_options(&table.db.url.replace(&table.db.name, "nowhere")).unwrap();
+    let error = MySqlStore::builder(nowhere, table.name.clone()).build().open().await.unwrap_err();
+    assert_eq!(error.code(), Code::DatabaseAuth);
+    table.db.sql("alter table org_outbox drop column sinks_done");
+    let error = table.store(true).open().await.unwrap_err();
+    assert!(error.message().contains("lacks sinks_done"), "{error}");
+}

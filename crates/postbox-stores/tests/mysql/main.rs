@@ -1,0 +1,14 @@
+//! The store suite and the hazards of MySQL and MariaDB, against a real MariaDB server.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+mod faults;
+mod migrations;
+mod order;
+mod subject;
+
+use subject::{Shape, Table};
+
+postbox_testkit::store_suite!(migrated, Table::new(Shape::Migrated));
+postbox_testkit::store_suite!(ordered, Table::new(Shape::Ordered));
+postbox_testkit::store_suite!(moving, Table::new(Shape::Moving));
+postbox_testkit::tenants_suite!(fair, Table::new(Shape::Fair));

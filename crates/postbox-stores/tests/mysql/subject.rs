@@ -1,0 +1,270 @@
+//! A table in MariaDB as the subject of the store suite.
+
+use std::time::Duration;
+
+use postbox_core::{EventId, History, Order, Outbox, Receipt, Record, TableName, Tenants, UnitOfWork};
+use postbox_stores::mysql::migrate::{Extras, Ordered};
+use postbox_stores::mysql::{
+    MySqlAdmin, MySqlOutboxTransaction, MySqlStore, SqlxMySql, connect_options, migrate,
+};
+use postbox_testkit::suite::{Features, OpenTransaction, RowState, Subject};
+use postbox_testkit::{MariaDb, MariaDbServer};
+use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
+use sqlx::{MySql, Row as _, Transaction};
+
+/// What a table has beyond the usual, and what its relays do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Migrated,
+    /// With the indexes for order.
+    Ordered,
+    /// Its relays move what was published.
+    Moving,
+    /// Tenants share its relays.
+    Fair,
+}
+
+/// A database of its own with one outbox table.
+pub(crate) struct Table {
+    pub(crate) db: MariaDb,
+    pub(crate) name: TableName,
+    pub(crate) options: MySqlConnectOptions,
+    pub(crate) pool: MySqlPool,
+    shape: Shape,
+}
+
+impl Table {
+    pub(crate) async fn new(shape: Shape) -> Self {
+        Self::on(MariaDbServer::shared(), shape).await
+    }
+
+    pub(crate) async fn on(server: &MariaDbServer, shape: Shape) -> Self {
+        let db = server.database();
+        let options = connect_options(&db.url).unwrap();
+        let pool = MySqlPoolOptions::new().max_connections(4).connect_lazy_with(options.clone());
+        let name: TableName = "org_outbox".parse().unwrap();
+        let extras = Extras {
+            history: shape == Shape::Moving,
+            tenants: shape == Shape::Fair,
+            ordered: if shape == Shape::Ordered { Ordered::Index } else { Ordered::AsItIs },
+            ..Extras::default()
+        };
+        migrate::up_with(&mut pool.acquire().await.unwrap(), &name, extras, |_| {}).await.unwrap();
+        Self { db, name, options, pool, shape }
+    }
+
+    async fn has_history(&self) -> bool {
+        let sql = "SELECT COUNT(*) FROM information_schema.tables
+                   WHERE table_schema = DATABASE() AND table_name = 'org_outbox_history'";
+        self.number(sql).await > 0
+    }
+
+    /// The row of an event in a table, the latest if there are several.
+    async fn row_in(&self, table: &str, event: EventId) -> Option<RowState> {
+        // Row versions cannot be seen here: the whole row has to do.
+        let sql = format!(
+            "SELECT published_at IS NOT NULL, dead_at IS NOT NULL, locked_at IS NOT NULL, attempts,
+                    available_at <= UTC_TIMESTAMP(6), last_error, COALESCE(JSON_LENGTH(attempts_log), 0),
+                    CONCAT_WS('|', HEX(id), sequence, created_at, published_at, attempts, available_at, locked_at, last_error,
+                        locked_by, dead_at, attempts_log, payload)
+             FROM {table} WHERE event_id = ? ORDER BY published_at DESC LIMIT 1"
+        );
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(event.0);
+        let row = row.fetch_optional(&self.pool).await.unwrap()?;
+        Some(RowState {
+            published: row.get(0),
+            dead: row.get(1),
+            locked: row.get(2),
+            attempts: row.get(3),
+            due: row.get(4),
+            last_error: row.get(5),
+            log_lines: usize::try_from(row.get::<i64, _>(6)).unwrap(),
+            version: row.get(7),
+        })
+    }
+
+    pub(crate) fn outbox(&self) -> Outbox {
+        Outbox::new(self.name.clone())
+    }
+
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
+        sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned())).fetch_one(&self.pool).await.unwrap()
+    }
+
+    async fn changed(&self, sql: &str, event: EventId) -> u64 {
+        let change = sqlx::query(sqlx::AssertSqlSafe(sql.to_owned())).bind(event.0).execute(&self.pool);
+        change.await.unwrap().rows_affected()
+    }
+}
+
+pub(crate) struct Open {
+    tx: Transaction<'static, MySql>,
+    receipts: Vec<Receipt>,
+}
+
+impl OpenTransaction for Open {
+    fn receipts(&self) -> &[Receipt] {
+        &self.receipts
+    }
+
+    async fn commit(self) {
+        self.tx.commit().await.unwrap();
+    }
+
+    async fn roll_back(self) {
+        self.tx.rollback().await.unwrap();
+    }
+}
+
+impl Subject for Table {
+    type Store = MySqlStore;
+    type Admin = MySqlAdmin;
+    type Open = Open;
+    type Driver = SqlxMySql;
+
+    fn features(&self) -> Features {
+        Features {
+            full: true,
+            order: self.shape == Shape::Ordered,
+            history: true,
+            tenants: self.shape == Shape::Fair,
+        }
+    }
+
+    fn errors_abort(&self) -> bool {
+        false
+    }
+
+    fn commits_can_be_refused(&self) -> bool {
+        false
+    }
+
+    fn outbox(&self) -> Outbox {
+        Table::outbox(self)
+    }
+
+    async fn open(&self, outbox: &Outbox) -> MySqlOutboxTransaction {
+        outbox.begin(&self.pool).await.unwrap()
+    }
+
+    async fn unit_of_work<'a>(&self, outbox: &Outbox) -> UnitOfWork<'a, SqlxMySql> {
+        outbox.unit_of_work(&self.pool).await.unwrap()
+    }
+
+    async fn run_in(&self, tx: &mut MySqlOutboxTransaction, sql: &'static str) -> Result<(), sqlx::Error> {
+        sqlx::query(sql).execute(&mut ***tx).await.map(|_| ())
+    }
+
+    async fn enqueue_in_driver_transaction(
+        &self,
+        outbox: &Outbox,
+        tx: &mut MySqlOutboxTransaction,
+        records: Vec<Record>,
+    ) -> Vec<Receipt> {
+        outbox.enqueue_all(&mut **tx, records).await.unwrap()
+    }
+
+    fn store(&self, single_active: bool) -> MySqlStore {
+        self.store_with(single_active, self.history())
+    }
+
+    fn history(&self) -> History {
+        if self.shape == Shape::Moving { History::Move } else { History::Keep }
+    }
+
+    fn store_with(&self, single_active: bool, history: History) -> MySqlStore {
+        let store = MySqlStore::builder(self.options.clone(), self.name.clone());
+        let tenants = Tenants { fair: self.shape == Shape::Fair, ..Tenants::default() };
+        store.single_active(single_active).history(history).tenants(tenants).build()
+    }
+
+    fn tenants_store(&self, tenants: &Tenants, single_active: bool) -> MySqlStore {
+        let store = MySqlStore::builder(self.options.clone(), self.name.clone()).tenants(tenants.clone());
+        store.single_active(single_active).build()
+    }
+
+    fn ordered_store(&self, order: Order, single_active: bool) -> MySqlStore {
+        let store = MySqlStore::builder(self.options.clone(), self.name.clone());
+        store.single_active(single_active).order(order).build()
+    }
+
+    async fn make_history(&self) -> Vec<String> {
+        let extras = Extras { history: true, ..Extras::default() };
+        let mut connection = self.pool.acquire().await.unwrap();
+        let plan = migrate::up_with(&mut connection, &self.name, extras, |_| {}).await.unwrap();
+        plan.steps.into_iter().map(|step| step.what).collect()
+    }
+
+    async fn moved(&self, event: EventId) -> Option<RowState> {
+        if self.has_history().await { self.row_in("org_outbox_history", event).await } else { None }
+    }
+
+    async fn view(&self, event: EventId) -> Vec<String> {
+        let view = sqlx::query_scalar("SELECT status FROM org_outbox_status WHERE event_id = ?");
+        view.bind(event.0.to_string()).fetch_all(&self.pool).await.unwrap()
+    }
+
+    fn table(&self) -> TableName {
+        self.name.clone()
+    }
+
+    fn admin_of(&self, table: TableName) -> MySqlAdmin {
+        MySqlAdmin::connect(self.options.clone(), table)
+    }
+
+    async fn begin(&self, records: Vec<Record>) -> Open {
+        let mut tx = self.pool.begin().await.unwrap();
+        let receipts = self.outbox().enqueue_all(&mut tx, records).await.unwrap();
+        Open { tx, receipts }
+    }
+
+    async fn row(&self, event: EventId) -> Option<RowState> {
+        let row = self.row_in("org_outbox", event).await;
+        if row.is_none() && self.shape == Shape::Moving { self.moved(event).await } else { row }
+    }
+
+    async fn rows(&self) -> usize {
+        usize::try_from(self.number("SELECT COUNT(*) FROM org_outbox_status").await).unwrap()
+    }
+
+    async fn expire_lease(&self, event: EventId) {
+        let sql = "UPDATE org_outbox SET locked_at = locked_at - INTERVAL 1 HOUR WHERE event_id = ?";
+        assert_eq!(self.changed(sql, event).await, 1);
+    }
+
+    async fn make_older(&self, event: EventId, by: Duration) {
+        let by = by.as_micros();
+        let sql = |table: &str| {
+            format!(
+                "UPDATE {table} SET created_at = created_at - INTERVAL {by} MICROSECOND,
+                     available_at = available_at - INTERVAL {by} MICROSECOND,
+                     published_at = published_at - INTERVAL {by} MICROSECOND,
+                     dead_at = dead_at - INTERVAL {by} MICROSECOND WHERE event_id = ?"
+            )
+        };
+        let mut changed = self.changed(&sql("org_outbox"), event).await;
+        if changed == 0 && self.has_history().await {
+            changed = self.changed(&sql("org_outbox_history"), event).await;
+        }
+        assert_eq!(changed, 1);
+    }
+
+    async fn spoil(&self, event: EventId) {
+        assert_eq!(self.changed("UPDATE org_outbox SET headers = '[1, 2]' WHERE event_id = ?", event).await, 1);
+    }
+
+    async fn set_attempts(&self, event: EventId, attempts: i32) {
+        let sql = format!("UPDATE org_outbox SET attempts = {attempts} WHERE event_id = ?");
+        assert_eq!(self.changed(&sql, event).await, 1);
+    }
+
+    async fn pause(&self, paused: bool) {
+        let admin = self.admin();
+        let changed = if paused { admin.pause("tester", "test").await } else { admin.resume("tester").await };
+        assert!(changed.unwrap());
+    }
+
+    async fn audit_lines(&self) -> usize {
+        usize::try_from(self.number("SELECT COUNT(*) FROM postbox_audit").await).unwrap()
+    }
+}
