@@ -1,6 +1,6 @@
 //! Measures Postbox against the bare SQL of the same strategy, alternating in one run.
 //!
-//! `cargo xtask bench drain [--sqlite | --lease | --history keep|move|none] [events] [rounds] [batch]`,
+//! `cargo xtask bench drain [--sqlite | --mysql | --lease | --history keep|move|none] [events] [rounds] [batch]`,
 //! `cargo xtask bench order [--lease] [events] [rounds] [batch]`, `cargo xtask bench hang [events] [rounds] [batch]`,
 //! `cargo xtask bench growth [--history …] [events] [rounds] [batch]`, `cargo xtask bench sustain [--history …] [seconds] [batch]`,
 //! `cargo xtask bench share [events] [rounds] [batch]`, `cargo xtask bench enqueue [seconds] [rounds]`,
@@ -17,6 +17,7 @@ mod growth;
 mod hang;
 mod history;
 mod latency;
+mod mysql;
 mod order;
 mod outage;
 mod peers;
@@ -30,7 +31,8 @@ async fn main() {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     let mut flag =
         |name: &str| args.iter().position(|arg| arg == name).map(|place| args.remove(place)).is_some();
-    let (on_sqlite, lease, brokers) = (flag("--sqlite"), flag("--lease"), flag("--brokers"));
+    let (on_sqlite, on_mysql) = (flag("--sqlite"), flag("--mysql"));
+    let (lease, brokers) = (flag("--lease"), flag("--brokers"));
     let mut value = |name: &str| {
         args.iter().position(|arg| arg == name).map(|place| {
             args.remove(place);
@@ -45,6 +47,7 @@ async fn main() {
     };
     match args.first().map(String::as_str) {
         Some("drain") if on_sqlite => sqlite::run(number(1, 500_000), number(2, 3), number(3, 500)).await,
+        Some("drain") if on_mysql => mysql::run(number(1, 100_000), number(2, 3), number(3, 500)).await,
         Some("drain") if lease => drain::run(number(1, 200_000), number(2, 3), number(3, 500)).await,
         Some("drain") => {
             let history = history.as_deref().unwrap_or("keep");
@@ -82,7 +85,7 @@ async fn main() {
             peers::run(&options).await;
         }
         _ => eprintln!(
-            "usage: cargo xtask bench drain [--sqlite | --lease | --history keep|move|none] [events] [rounds] [batch] | \
+            "usage: cargo xtask bench drain [--sqlite | --mysql | --lease | --history keep|move|none] [events] [rounds] [batch] | \
              order [--lease] [events] [rounds] [batch] | hang [events] [rounds] [batch] | \
              share [events] [rounds] [batch] | growth [--history …] [events] [rounds] [batch] | \
              sustain [--history …] [seconds] [batch] | enqueue [seconds] [rounds] | outage [--brokers] [events] [rounds] [waiting] | \

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use postbox_testkit::{PgBouncer, PgServer};
+use postbox_testkit::{MariaDbServer, PgBouncer, PgServer, ServerOptions};
 
 use crate::run::{cargo, root, step};
 use crate::{install, metadata, peers};
@@ -10,13 +10,17 @@ use crate::{install, metadata, peers};
 /// A benchmark without these measures a database that may lose what it confirmed.
 const SETTINGS: &[&str] = &["fsync=on", "synchronous_commit=on", "shared_buffers=512MB", "max_wal_size=4GB"];
 
+/// The same for MariaDB.
+const MARIADB: &[&str] =
+    &["innodb_flush_method=fsync", "innodb_doublewrite=1", "innodb_buffer_pool_size=512M", "innodb_log_file_size=1G"];
+
 /// What the program and the benchmark need for those that deliver to brokers.
 const BROKERS: &str =
     "postbox-bench/brokers,postbox-cli/kafka,postbox-cli/nats,postbox-cli/rabbitmq,postbox-cli/redis";
 
-/// Builds for release, starts the server (SQLite needs none), runs the benchmark.
+/// Builds for release, starts the server (PostgreSQL, or MariaDB; SQLite needs none), runs the benchmark.
 pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
-    let on_sqlite = args.contains(&"--sqlite");
+    let (on_sqlite, on_mysql) = (args.contains(&"--sqlite"), args.contains(&"--mysql"));
     let behind = args.contains(&"--pooler");
     let args: Vec<&str> = args.iter().copied().filter(|arg| *arg != "--pooler").collect();
     let mut build = cargo();
@@ -39,7 +43,13 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
     if name == "peers" {
         bench.env(peers::MISSING, peers::prepare(&args, &target));
     }
-    let server = if on_sqlite { None } else { Some(PgServer::try_with(SETTINGS)?) };
+    let server = if on_sqlite || on_mysql { None } else { Some(PgServer::try_with(SETTINGS)?) };
+    let mut mariadb = None;
+    if on_mysql {
+        let options = MARIADB.iter().fold(ServerOptions::new(), |options, setting| options.setting(setting));
+        let mariadb = mariadb.insert(MariaDbServer::try_with(&options)?);
+        bench.env("POSTBOX_BENCH_MARIADB_URL", mariadb.urls());
+    }
     let mut pooler = None;
     if let Some(server) = &server {
         bench.env("POSTBOX_BENCH_PG_URL", server.url("postgres"));

@@ -127,7 +127,7 @@ fn what_cannot_be_measured_is_refused() {
         (&["bench"][..], 1, "postbox.db: it does not exist"),
         (&["bench", "--database-url", "sqlite:notes.db"], 1, "notes.db: it is no SQLite database"),
         (&["bench", "--database-url", "sqlite:none/app.db"], 1, "none/app.db: it does not exist"),
-        (&["bench", "--database-url", "mysql://db/app"], 2, "this build knows"),
+        (&["bench", "--database-url", "oracle://db/app"], 2, "this build knows"),
     ] {
         let done = run(&folder, args);
         assert_eq!(done.code, exit, "{done:#?}");

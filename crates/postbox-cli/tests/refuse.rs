@@ -157,7 +157,8 @@ fn databases() {
         auth().env("DATABASE_URL", url_as(&place.db.url, "nobody_at_all:Zq9")).check(&place);
         auth().env("DATABASE_URL", place.db.url.replace(&place.db.name, "no_such_database")).check(&place);
         for url in [
-            "mysql://app:Zq9@db/app",
+            "oracle://app:Zq9@db/app",
+            "mysql://app:Zq9@db",
             "postgres://app:Zq9@db:port/app",
             "postgres://app:Zq9@db/app?sslmode=nope",
         ] {

@@ -161,3 +161,79 @@ impl Statements {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use postbox_testkit::MariaDbServer;
+    use sqlx::{AssertSqlSafe, ConnectOptions as _, Row as _};
+
+    use super::super::connect_options;
+    use super::super::migrate::{Extras, Ordered, up_with};
+    use super::super::schema::names;
+    use super::*;
+
+    /// A statement with values in its places: what kind they are of makes no difference here.
+    fn with_values(sql: &str) -> String {
+        let sql = sql.replace("<in>", "11, 12, 13").replace("<topics>", "TRUE").replace("LIMIT ?", "LIMIT 10");
+        // A list of aggregates, and documents.
+        let sql = sql.replace("aggregate_id IN (11, 12, 13)", "aggregate_id IN ('11', '12')");
+        sql.replace("JSON_TABLE(?", "JSON_TABLE('[[1, \"a\", 1]]'").replace('?', "'2020-01-01'")
+    }
+
+    /// Rows are found by an index or by their key, never by a walk over the table, whatever the server has counted.
+    #[tokio::test]
+    async fn every_statement_has_a_plan_that_fits_a_large_table() {
+        let db = MariaDbServer::shared().database();
+        let table = "org_outbox".parse().unwrap();
+        let mut connection = connect_options(&db.url).unwrap().connect().await.unwrap();
+        let extras = Extras { tenants: true, ordered: Ordered::Index, ..Extras::default() };
+        up_with(&mut connection, &table, extras, |_| {}).await.unwrap();
+        db.sql(
+            "insert into org_outbox (tenant_id, topic, payload, event_id, aggregate_id)
+             select unhex(md5(seq % 7)), 't', '{}', unhex(md5(seq)), seq % 50 from seq_1_to_3000",
+        );
+        let (pending, key) = ("org_outbox_pending_by_available", "PRIMARY");
+        for life in [
+            "analyze table org_outbox",
+            "update org_outbox set published_at = utc_timestamp(6) where sequence < 2900; analyze table org_outbox",
+            "update org_outbox set published_at = null, dead_at = utc_timestamp(6); analyze table org_outbox",
+        ] {
+            db.sql(life);
+            let names = names(&mut connection, &db.name, &table).await.unwrap();
+            let s = Statements::new(&names, &Sent::Kept, &Tenants { fair: true, ..Tenants::default() });
+            for (sql, wanted, sorts) in [
+                (&s.pick_waiting, pending, false),
+                (&s.pick_suspect, pending, false),
+                (&s.pick_probe, pending, false),
+                (&s.suspects_among, pending, false),
+                (&s.lock_unlocked, key, false),
+                (&s.lock_suspect, key, false),
+                (&s.lease, key, false),
+                (&s.bury, key, false),
+                (&s.settle_delivered, key, false),
+                (&s.held, key, false),
+                (&s.settle, key, false),
+                (&s.extend, key, false),
+                (&s.ahead, "org_outbox_unpublished_by_sequence", false),
+                (&s.verify_blocking, "org_outbox_unpublished_by_aggregate", false),
+                // Of dead events alone.
+                (&s.letters, pending, true),
+                (&s.long_dead, pending, true),
+            ] {
+                let explain = format!("EXPLAIN {}", with_values(sql));
+                let plan = sqlx::query(AssertSqlSafe(explain)).fetch_all(&mut connection).await.unwrap();
+                let steps: Vec<(Option<String>, Option<String>, Option<String>)> =
+                    plan.iter().map(|row| (row.get("table"), row.get("key"), row.get("Extra"))).collect();
+                let ours = |table: &Option<String>| matches!(table.as_deref(), Some("org_outbox" | "t"));
+                assert!(
+                    steps.iter().filter(|(table, ..)| ours(table)).all(|(_, key, _)| key.as_deref() == Some(wanted)),
+                    "{life}: {steps:?}\n{sql}"
+                );
+                let sorted = steps.iter().any(|(table, _, extra)| {
+                    ours(table) && extra.as_deref().is_some_and(|extra| extra.contains("filesort"))
+                });
+                assert!(sorts || !sorted, "{life}: {steps:?}\n{sql}");
+            }
+        }
+    }
+}
