@@ -34,7 +34,8 @@ struct Bench {
 
 /// Alternates the two, prints each run, then the medians and their ratio.
 pub(crate) async fn run(events: usize, rounds: usize, batch: usize) {
-    let url = std::env::var("POSTBOX_BENCH_MARIADB_URL").expect("POSTBOX_BENCH_MARIADB_URL: use cargo xtask bench");
+    let url =
+        std::env::var("POSTBOX_BENCH_MARIADB_URL").expect("POSTBOX_BENCH_MARIADB_URL: use cargo xtask bench");
     let mut server = connect_options(&format!("{}/mysql", url.trim_end_matches('/')))
         .expect("a URL")
         .connect()
@@ -99,7 +100,9 @@ impl Bench {
                 break;
             }
             let with = |sql: &str| sql.replace("<in>", &vec!["?"; picked.len()].join(", "));
-            let bind = |sql: String| picked.iter().fold(sqlx::query(AssertSqlSafe(sql)), |query, one| query.bind(*one));
+            let bind = |sql: String| {
+                picked.iter().fold(sqlx::query(AssertSqlSafe(sql)), |query, one| query.bind(*one))
+            };
             sqlx::raw_sql("START TRANSACTION").execute(&mut connection).await.expect("a begin");
             for row in bind(with(LOCK)).fetch_all(&mut connection).await.expect("a lock") {
                 // What any relay must at least read.

@@ -11,8 +11,12 @@ use crate::{install, metadata, peers};
 const SETTINGS: &[&str] = &["fsync=on", "synchronous_commit=on", "shared_buffers=512MB", "max_wal_size=4GB"];
 
 /// The same for MariaDB.
-const MARIADB: &[&str] =
-    &["innodb_flush_method=fsync", "innodb_doublewrite=1", "innodb_buffer_pool_size=512M", "innodb_log_file_size=1G"];
+const MARIADB: &[&str] = &[
+    "innodb_flush_method=fsync",
+    "innodb_doublewrite=1",
+    "innodb_buffer_pool_size=512M",
+    "innodb_log_file_size=1G",
+];
 
 /// What the program and the benchmark need for those that deliver to brokers.
 const BROKERS: &str =

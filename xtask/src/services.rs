@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postbox_testkit::{MariaDbServer, PgServer};
 use postbox_testkit::server::postgres;
+use postbox_testkit::{MariaDbServer, PgServer};
 
 use crate::install;
 

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use postbox_testkit::{MariaDbServer, PgServer};
 use postbox_testkit::server::postgres;
 use postbox_testkit::skip::SKIPS_ENV;
+use postbox_testkit::{MariaDbServer, PgServer};
 
 use crate::brokers::{self, Brokers};
 use crate::install;

@@ -101,7 +101,10 @@ fn an_operators_day() {
     assert_eq!(place.count("dead_at is not null"), 0);
     place.ok(&["pause", "--table", TABLE]);
     place.ok(&["resume", "--table", TABLE]);
-    assert_eq!(place.db.sql("select group_concat(action order by id) from postbox_audit"), "replay,pause,resume");
+    assert_eq!(
+        place.db.sql("select group_concat(action order by id) from postbox_audit"),
+        "replay,pause,resume"
+    );
     place.ok(&["clean", "--table", TABLE, "--dry-run"]);
     place.ok(&["config", "check"]);
     let doctor = place.run(&["doctor", "--table", TABLE]);
@@ -150,9 +153,10 @@ async fn write(url: &str, writer: usize, events: usize, kills: &AtomicUsize, ora
         let insert = format!(
             "INSERT INTO org_outbox (tenant_id, topic, payload, event_id, aggregate_type, aggregate_id) VALUES {rows}"
         );
-        let insert = ids.iter().enumerate().fold(sqlx::query(sqlx::AssertSqlSafe(insert)), |query, (place, id)| {
-            query.bind(Uuid::nil()).bind(*id).bind(format!("{writer}-{}", (n + place) % 50))
-        });
+        let insert =
+            ids.iter().enumerate().fold(sqlx::query(sqlx::AssertSqlSafe(insert)), |query, (place, id)| {
+                query.bind(Uuid::nil()).bind(*id).bind(format!("{writer}-{}", (n + place) % 50))
+            });
         insert.execute(&mut *tx).await.unwrap();
         if n % 7 == 0 {
             tx.rollback().await.unwrap();
@@ -238,7 +242,9 @@ fn a_stopped_leader_is_replaced_and_harmless_when_it_returns() {
     let mut stopped = place.relay(&[]);
     stopped.wait_for_line("active relay", LIMIT);
     let args = ["relay", "--table", TABLE, "--sink", "file:other.jsonl", "--poll-interval", "50ms"];
-    let other = Program::from_command(place.command(&[&args[..], &["--lock-ttl", "1500ms", "--dispatch-timeout", "1s"]].concat()));
+    let other = Program::from_command(
+        place.command(&[&args[..], &["--lock-ttl", "1500ms", "--dispatch-timeout", "1s"]].concat()),
+    );
     other.wait_for_line("relaying", LIMIT);
     insert(500);
     eventually_blocking("the first to deliver", LIMIT, || !place.delivered().is_empty());

@@ -88,13 +88,7 @@ impl<'a> Choice<'a> {
 
     fn wanted(&self) -> Wanted<'_> {
         let Self { now, limit, max_bytes, max_attempts, exclude, .. } = self;
-        Wanted {
-            now: *now,
-            limit: *limit,
-            max_bytes: *max_bytes,
-            max_attempts: *max_attempts,
-            exclude,
-        }
+        Wanted { now: *now, limit: *limit, max_bytes: *max_bytes, max_attempts: *max_attempts, exclude }
     }
 }
 

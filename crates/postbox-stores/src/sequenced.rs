@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use postbox_core::EventId;
 use postbox_core::dispatcher::Delivery;
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, Claimed, Lease, Settlement, Token, Undecodable, Verdict};
-use postbox_core::EventId;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;

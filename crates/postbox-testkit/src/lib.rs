@@ -44,7 +44,7 @@ pub use process::Program;
 #[cfg(feature = "kit")]
 pub use proxy::Proxy;
 pub use server::{
-    KafkaServer, MariaDb, MariaDbServer, NatsServer, PgBouncer, PgServer, PulsarServer, RabbitServer, RedisServer,
-    ServerOptions, TestDb,
+    KafkaServer, MariaDb, MariaDbServer, NatsServer, PgBouncer, PgServer, PulsarServer, RabbitServer,
+    RedisServer, ServerOptions, TestDb,
 };
 pub use skip::skipped;

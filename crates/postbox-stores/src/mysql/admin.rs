@@ -25,7 +25,8 @@ use crate::table::Template;
 const BOUND: u64 = 10_000;
 
 /// Who, what, table, details, events.
-pub(super) const AUDIT: &str = "INSERT INTO {{audit}} (who, action, tbl, what, events) VALUES (?, ?, ?, ?, ?)";
+pub(super) const AUDIT: &str =
+    "INSERT INTO {{audit}} (who, action, tbl, what, events) VALUES (?, ?, ?, ?, ?)";
 
 /// An outbox table in MySQL or MariaDB, for people who look after it. Cheap to clone; clones share one connection.
 #[derive(Debug, Clone)]
@@ -127,13 +128,13 @@ impl MySqlAdmin {
         let what = serde_json::json!({ "reason": reason });
         let mut tries = Tries::new();
         loop {
-            let mut taken = self.0.link.take().await?;
-            match pause_once(&mut taken, looked, change, (action, who), &what).await {
+            let mut link = self.0.link.take().await?;
+            match pause_once(&mut link, looked, change, (action, who), &what).await {
                 Ok(changed) => {
-                    taken.keep();
+                    link.keep();
                     return Ok(changed);
                 }
-                Err(error) => tries.again(taken, error).await?,
+                Err(error) => tries.again(link, error).await?,
             }
         }
     }
@@ -144,32 +145,32 @@ impl MySqlAdmin {
         let looked = self.0.looked().await?;
         let mut tries = Tries::new();
         loop {
-            let mut taken = self.0.link.take().await?;
-            match change.once(&mut taken, looked).await {
+            let mut link = self.0.link.take().await?;
+            match change.once(&mut link, looked).await {
                 Ok(events) => {
-                    taken.keep();
+                    link.keep();
                     return Ok(events);
                 }
-                Err(error) => tries.again(taken, error).await?,
+                Err(error) => tries.again(link, error).await?,
             }
         }
     }
 }
 
 async fn pause_once(
-    taken: &mut Taken<'_>,
+    link: &mut Taken<'_>,
     looked: &Looked,
     change: &Clause,
     (action, who): (&str, &str),
     what: &serde_json::Value,
 ) -> Result<bool, StoreError> {
-    taken.begin().await?;
-    let changed = change.query().execute(&mut taken.connection);
+    link.begin().await?;
+    let changed = change.query().execute(&mut link.connection);
     let changed = within(OPERATION_LIMIT, changed).await?.rows_affected() > 0;
     if changed {
-        audit(&mut taken.connection, looked, who, action, what, 0).await?;
+        audit(&mut link.connection, looked, who, action, what, 0).await?;
     }
-    taken.commit().await?;
+    link.commit().await?;
     Ok(changed)
 }
 
@@ -185,9 +186,9 @@ pub(super) struct Change<'a> {
 }
 
 impl Change<'_> {
-    async fn once(&self, taken: &mut Taken<'_>, looked: &Looked) -> Result<Vec<EventId>, StoreError> {
-        taken.begin().await?;
-        let found = within(OPERATION_LIMIT, self.find.query().fetch_all(&mut taken.connection)).await?;
+    async fn once(&self, link: &mut Taken<'_>, looked: &Looked) -> Result<Vec<EventId>, StoreError> {
+        link.begin().await?;
+        let found = within(OPERATION_LIMIT, self.find.query().fetch_all(&mut link.connection)).await?;
         let (mut sequences, mut events): (Vec<i64>, Vec<EventId>) = (Vec::new(), Vec::new());
         for row in &found {
             sequences.push(row.try_get(0).map_err(classify)?);
@@ -196,12 +197,13 @@ impl Change<'_> {
         if !events.is_empty() {
             for sql in &self.then {
                 let query = sqlx::query(AssertSqlSafe(with_list(sql, sequences.len())));
-                let change = bind_list(query, &sequences).execute(&mut taken.connection);
+                let change = bind_list(query, &sequences).execute(&mut link.connection);
                 within(OPERATION_LIMIT, change).await?;
             }
-            audit(&mut taken.connection, looked, self.who, self.action, self.what, events.len() as u64).await?;
+            audit(&mut link.connection, looked, self.who, self.action, self.what, events.len() as u64)
+                .await?;
         }
-        taken.commit().await?;
+        link.commit().await?;
         Ok(events)
     }
 }
@@ -210,14 +212,14 @@ impl Inner {
     pub(super) async fn looked(&self) -> Result<&Looked, StoreError> {
         self.looked
             .get_or_try_init(|| async {
-                let mut taken = self.link.take().await?;
-                let connection = &mut taken.connection;
+                let mut link = self.link.take().await?;
+                let connection = &mut link.connection;
                 Server::expect(connection).await?;
                 let (schema, table) = locate(connection, &self.table).await?;
                 TableShape::expect(connection, &schema, &table).await?;
                 let template = names(connection, &schema, &table).await?;
                 let history = HistoryShape::find(connection, &schema, &table).await.map_err(classify)?;
-                taken.keep();
+                link.keep();
                 Ok(Looked { key: table.table().to_owned(), schema, template, history })
             })
             .await
@@ -225,17 +227,17 @@ impl Inner {
 
     /// Asks for rows.
     pub(super) async fn rows(&self, question: &Clause) -> Result<Vec<sqlx::mysql::MySqlRow>, StoreError> {
-        let mut taken = self.link.take().await?;
-        let rows = question.query().fetch_all(&mut taken.connection).await.map_err(classify)?;
-        taken.keep();
+        let mut link = self.link.take().await?;
+        let rows = question.query().fetch_all(&mut link.connection).await.map_err(classify)?;
+        link.keep();
         Ok(rows)
     }
 
     /// Asks for one.
     pub(super) async fn row(&self, question: &Clause) -> Result<sqlx::mysql::MySqlRow, StoreError> {
-        let mut taken = self.link.take().await?;
-        let row = question.query().fetch_one(&mut taken.connection).await.map_err(classify)?;
-        taken.keep();
+        let mut link = self.link.take().await?;
+        let row = question.query().fetch_one(&mut link.connection).await.map_err(classify)?;
+        link.keep();
         Ok(row)
     }
 }

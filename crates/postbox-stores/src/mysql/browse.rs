@@ -25,7 +25,8 @@ use crate::audit::described;
 const AGAIN: &str = ", published_at = NULL, sinks_done = NULL";
 
 /// What was moved to the history last.
-const LATEST: &str = "(SELECT event_id FROM {{history}} {{by_history}} ORDER BY published_at DESC, sequence DESC LIMIT 20000)";
+const LATEST: &str =
+    "(SELECT event_id FROM {{history}} {{by_history}} ORDER BY published_at DESC, sequence DESC LIMIT 20000)";
 
 fn ids(events: &[EventId]) -> Vec<Uuid> {
     events.iter().map(|event| event.0).collect()
@@ -79,7 +80,8 @@ fn meant(which: &Published) -> Clause {
             clause
         }
         Published::Between { since, until, topic } => {
-            let mut clause = Clause::new("published_at >= ? AND published_at < ?").with(at(*since)).with(at(*until));
+            let mut clause =
+                Clause::new("published_at >= ? AND published_at < ?").with(at(*since)).with(at(*until));
             clause.and("topic = ?", topic.as_deref());
             clause
         }
@@ -103,7 +105,12 @@ type Chosen = (i64, EventId, PrimitiveDateTime, bool);
 
 impl MySqlAdmin {
     /// The first rows of what is meant, oldest first; found without a lock.
-    async fn choose(&self, looked: &Looked, which: &Published, limit: u32) -> Result<Vec<Chosen>, StoreError> {
+    async fn choose(
+        &self,
+        looked: &Looked,
+        which: &Published,
+        limit: u32,
+    ) -> Result<Vec<Chosen>, StoreError> {
         let limit = i64::from(limit);
         let mut clause = Clause::default();
         for (moved, (table, index)) in places(looked, which).into_iter().enumerate() {
@@ -117,7 +124,8 @@ impl MySqlAdmin {
             clause.append(&meant(which));
             if moved > 0 {
                 // What was enqueued again meanwhile stays where it is.
-                clause.push(" AND NOT EXISTS (SELECT 1 FROM {{table}} AS t WHERE t.event_id = h.event_id)", []);
+                clause
+                    .push(" AND NOT EXISTS (SELECT 1 FROM {{table}} AS t WHERE t.event_id = h.event_id)", []);
             }
             clause.push(&format!(" ORDER BY published_at, sequence LIMIT ?) AS part{moved}"), [limit.into()]);
         }
@@ -142,13 +150,13 @@ impl MySqlAdmin {
     ) -> Result<Vec<EventId>, StoreError> {
         let mut tries = Tries::new();
         loop {
-            let mut taken = self.0.link.take().await?;
-            match replay_once(&mut taken, looked, chosen, what, who).await {
+            let mut link = self.0.link.take().await?;
+            match replay_once(&mut link, looked, chosen, what, who).await {
                 Ok(events) => {
-                    taken.keep();
+                    link.keep();
                     return Ok(events);
                 }
-                Err(error) => tries.again(taken, error).await?,
+                Err(error) => tries.again(link, error).await?,
             }
         }
     }
@@ -188,7 +196,7 @@ impl MySqlAdmin {
 
 /// Rows of a table that are still as they were chosen, locked.
 async fn still_so(
-    taken: &mut Taken<'_>,
+    link: &mut Taken<'_>,
     looked: &Looked,
     table: &str,
     chosen: &[&Chosen],
@@ -197,9 +205,11 @@ async fn still_so(
     if sequences.is_empty() {
         return Ok(sequences);
     }
-    let sql = format!("SELECT sequence, published_at FROM {table} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>) FOR UPDATE");
+    let sql = format!(
+        "SELECT sequence, published_at FROM {table} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>) FOR UPDATE"
+    );
     let lock = sqlx::query(AssertSqlSafe(with_list(&looked.template.fill(&sql), sequences.len())));
-    let rows = bind_list(lock, &sequences).fetch_all(&mut taken.connection);
+    let rows = bind_list(lock, &sequences).fetch_all(&mut link.connection);
     let mut found = HashSet::new();
     for row in within(OPERATION_LIMIT, rows).await? {
         let read = || Ok((row.try_get::<i64, _>(0)?, time(&row, 1)?.map(at)));
@@ -209,50 +219,50 @@ async fn still_so(
     Ok(so.map(|row| row.0).collect())
 }
 
-async fn run(taken: &mut Taken<'_>, sql: String, sequences: &[i64]) -> Result<Vec<MySqlRow>, StoreError> {
+async fn run(link: &mut Taken<'_>, sql: String, sequences: &[i64]) -> Result<Vec<MySqlRow>, StoreError> {
     let query = bind_list(sqlx::query(AssertSqlSafe(with_list(&sql, sequences.len()))), sequences);
-    within(OPERATION_LIMIT, query.fetch_all(&mut taken.connection)).await
+    within(OPERATION_LIMIT, query.fetch_all(&mut link.connection)).await
 }
 
 async fn replay_once(
-    taken: &mut Taken<'_>,
+    link: &mut Taken<'_>,
     looked: &Looked,
     chosen: &[Chosen],
     what: &serde_json::Value,
     who: &str,
 ) -> Result<Vec<EventId>, StoreError> {
     let (moved, kept): (Vec<&Chosen>, Vec<&Chosen>) = chosen.iter().partition(|row| row.3);
-    taken.begin().await?;
-    let mut done = still_so(taken, looked, "{{table}}", &kept).await?;
+    link.begin().await?;
+    let mut done = still_so(link, looked, "{{table}}", &kept).await?;
     if !done.is_empty() {
-        run(taken, looked.template.fill(&REVIVE.replace("{{more}}", AGAIN)), &done).await?;
+        run(link, looked.template.fill(&REVIVE.replace("{{more}}", AGAIN)), &done).await?;
     }
     if let Some(history) = looked.history.as_ref().filter(|_| !moved.is_empty()) {
-        let back = still_so(taken, looked, "{{history}}", &moved).await?;
+        let back = still_so(link, looked, "{{history}}", &moved).await?;
         if !back.is_empty() {
-            // One whose event was enqueued again meanwhile stays: only what has come is taken out of the history.
-            let insert = format!("{} FROM {{{{history}}}} AS h WHERE h.sequence IN (<in>)", history.come_back());
+            // One whose event was enqueued again meanwhile stays: only what has come is link out of the history.
+            let insert =
+                format!("{} FROM {{{{history}}}} AS h WHERE h.sequence IN (<in>)", history.come_back());
             let insert = insert.replacen("INSERT INTO", "INSERT IGNORE INTO", 1);
-            run(taken, looked.template.fill(&insert), &back).await?;
+            run(link, looked.template.fill(&insert), &back).await?;
             let there = "SELECT sequence FROM {{table}} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>)";
-            let there = run(taken, looked.template.fill(there), &back).await?;
+            let there = run(link, looked.template.fill(there), &back).await?;
             let there: Vec<i64> =
                 there.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(classify)?;
             if !there.is_empty() {
                 let leave = "DELETE FROM {{history}} WHERE sequence IN (<in>)";
-                run(taken, looked.template.fill(leave), &there).await?;
+                run(link, looked.template.fill(leave), &there).await?;
             }
             done.extend(there);
         }
     }
     let done: HashSet<i64> = done.into_iter().collect();
-    let events: Vec<EventId> =
-        chosen.iter().filter(|row| done.contains(&row.0)).map(|row| row.1).collect();
+    let events: Vec<EventId> = chosen.iter().filter(|row| done.contains(&row.0)).map(|row| row.1).collect();
     if !events.is_empty() {
         let number = events.len() as u64;
-        audit(&mut taken.connection, looked, who, "replay published", what, number).await?;
+        audit(&mut link.connection, looked, who, "replay published", what, number).await?;
     }
-    taken.commit().await?;
+    link.commit().await?;
     Ok(events)
 }
 
@@ -280,11 +290,13 @@ impl Browse for MySqlAdmin {
                     traceparent, tracestate, locked_by, dlq_at, content_type, attempts_log, sinks_done{content}
              FROM"
         );
-        let table = Clause::new(fill(looked, &format!("{sql} {{{{table}}}} WHERE event_id = ?"))).with(event.0);
+        let table =
+            Clause::new(fill(looked, &format!("{sql} {{{{table}}}} WHERE event_id = ?"))).with(event.0);
         let mut row = self.0.rows(&table).await?.pop();
         if row.is_none() && looked.history.is_some() {
             // There is no index for it: the history is only read if the table does not have it. The latest of several.
-            let moved = format!("{sql} {{{{history}}}} WHERE event_id = ? ORDER BY published_at DESC LIMIT 1");
+            let moved =
+                format!("{sql} {{{{history}}}} WHERE event_id = ? ORDER BY published_at DESC LIMIT 1");
             row = self.0.rows(&Clause::new(fill(looked, &moved)).with(event.0)).await?.pop();
         }
         row.map(|row| detail(&row, with_content)).transpose().map_err(classify)
@@ -309,7 +321,8 @@ impl Browse for MySqlAdmin {
         let looked = self.0.looked().await?;
         let mut total = 0;
         for (table, index) in places(looked, which) {
-            let mut clause = Clause::new(looked.template.fill(&format!("SELECT COUNT(*) FROM {table} {index} WHERE ")));
+            let mut clause =
+                Clause::new(looked.template.fill(&format!("SELECT COUNT(*) FROM {table} {index} WHERE ")));
             clause.append(&meant(which));
             total += count(&self.0.row(&clause).await?, 0)?;
         }

@@ -81,7 +81,7 @@ impl MySqlStoreBuilder {
             claims: link(),
             settles: link(),
             watch: link(),
-            session: link(),
+            session: Link::lasting(self.options.clone()),
             single_active: self.single_active,
             history: self.history,
             holder: format!("{name}/{}", Uuid::now_v7().simple()),

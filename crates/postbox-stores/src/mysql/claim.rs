@@ -101,24 +101,24 @@ impl Inner {
     ) -> Result<bool, StoreError> {
         let condition = Condition::only(topics, &[]);
         let sql = condition.fill(&opened.statements.suspects_among);
-        let mut taken = self.claims.take().await?;
+        let mut link = self.claims.take().await?;
         let query = condition.bind(sqlx::query(AssertSqlSafe(sql)).bind(span(request.lock_ttl)));
-        let row = within(OPERATION_LIMIT, query.fetch_one(&mut taken.connection)).await?;
-        taken.keep();
+        let row = within(OPERATION_LIMIT, query.fetch_one(&mut link.connection)).await?;
+        link.keep();
         row.try_get(0).map_err(classify)
     }
 
     /// Whether this relay may work, whether the table is paused, and what tells of commits.
     pub(super) async fn look_at_gate(&self, opened: &Opened) -> Result<(Standing, bool, Mark), StoreError> {
         let holder = self.single_active.then_some(&self.holder);
-        let mut taken = self.claims.take().await?;
+        let mut link = self.claims.take().await?;
         let gate = sqlx::query(AssertSqlSafe(opened.statements.gate.as_str()))
             .bind(holder)
             .bind(holder)
             .bind(&opened.key)
-            .fetch_optional(&mut taken.connection);
+            .fetch_optional(&mut link.connection);
         let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
-        taken.keep();
+        link.keep();
         let read = || -> Result<_, sqlx::Error> {
             self.clock.set(micros(known_time(&row, 2)?));
             let (paused, mine): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
@@ -144,21 +144,19 @@ impl Inner {
         opened: &Opened,
         request: &ClaimRequest,
     ) -> Result<Picked, StoreError> {
-        let mut taken = self.claims.take().await?;
-        let picked = match (&request.mode, &opened.statements.by_tenant) {
-            (ClaimMode::Waiting, Some(by_tenant)) => {
-                let looked = state.ring.look(&mut taken.connection, by_tenant, request).await?;
+        let mut link = self.claims.take().await?;
+        let picked =
+            if let (ClaimMode::Waiting, Some(by_tenant)) = (&request.mode, &opened.statements.by_tenant) {
+                let looked = state.ring.look(&mut link.connection, by_tenant, request).await?;
                 let mut picked = choose(&looked.rows, request);
                 state.cursor.meet(picked.suspect);
                 picked.more = looked.more || !picked.all_fit;
                 picked
-            }
-            _ => {
+            } else {
                 let shared = if self.single_active { 1 } else { SHARED };
-                pick(&mut state.cursor, &mut taken.connection, opened, request, shared).await?
-            }
-        };
-        taken.keep();
+                pick(&mut state.cursor, &mut link.connection, opened, request, shared).await?
+            };
+        link.keep();
         Ok(picked)
     }
 }
@@ -188,8 +186,12 @@ async fn pick(
         ClaimMode::Probe(_) => (START, false),
     };
     let (sql, condition) = match &request.mode {
-        ClaimMode::Waiting => (&statements.pick_waiting, Condition::without(&request.exclude, &request.spent)),
-        ClaimMode::Suspect => (&statements.pick_suspect, Condition::without(&request.exclude, &request.spent)),
+        ClaimMode::Waiting => {
+            (&statements.pick_waiting, Condition::without(&request.exclude, &request.spent))
+        }
+        ClaimMode::Suspect => {
+            (&statements.pick_suspect, Condition::without(&request.exclude, &request.spent))
+        }
         ClaimMode::Probe(topics) => (&statements.pick_probe, Condition::only(topics, &request.spent)),
     };
     let rows = request.limit.saturating_mul(if request.mode == ClaimMode::Waiting { shared } else { 1 });
@@ -208,16 +210,16 @@ async fn pick(
         ClaimMode::Waiting => {
             cursor.meet(picked.suspect);
             // What is left for others, or for the next claim, is not passed by.
-            let taken = picked.chosen.get(request.limit.saturating_sub(1)).filter(|_| shared > 1);
-            let last = match taken {
-                Some(row) if picked.chosen.len() > request.limit => Some((from_micros(row.available_at), row.sequence)),
+            let last = match picked.chosen.get(request.limit.saturating_sub(1)) {
+                Some(row) if picked.chosen.len() > request.limit => {
+                    Some((from_micros(row.available_at), row.sequence))
+                }
                 _ => picked.last,
             };
             cursor.read(from_start, asked, last, !full);
             // A short claim behind the cursor says nothing of what is in front of it.
-            picked.more = full
-                || picked.chosen.len() > request.limit
-                || (!from_start && cursor.next(Instant::now()).1);
+            picked.more =
+                full || picked.chosen.len() > request.limit || (!from_start && cursor.next(Instant::now()).1);
         }
         ClaimMode::Suspect => cursor.suspect = picked.suspect,
         ClaimMode::Probe(_) => {}

@@ -62,9 +62,9 @@ impl MySqlAdmin {
         ));
         clause.append(&condition(filter));
         clause.push(" ORDER BY dead_at, sequence LIMIT ?", [limit.into()]);
-        let mut taken = self.0.link.take().await?;
+        let mut link = self.0.link.take().await?;
         {
-            let mut rows = clause.query().fetch(&mut taken.connection);
+            let mut rows = clause.query().fetch(&mut link.connection);
             while let Some(row) = rows.try_next().await.map_err(classify)? {
                 let error = text(&row, 9).map_err(classify)?;
                 if has_cause(filter, error.as_deref()) && !each(&row).map_err(classify)? {
@@ -72,7 +72,7 @@ impl MySqlAdmin {
                 }
             }
         }
-        taken.keep();
+        link.keep();
         Ok(())
     }
 

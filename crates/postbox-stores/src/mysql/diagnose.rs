@@ -20,11 +20,11 @@ const PACKET_SMALL: i64 = 8 << 20;
 impl Diagnose for MySqlAdmin {
     async fn diagnose(&self, examination: Examination) -> Vec<Finding> {
         let table = self.table();
-        let mut taken = match self.0.link.take().await {
-            Ok(taken) => taken,
+        let mut link = match self.0.link.take().await {
+            Ok(link) => link,
             Err(error) => return vec![failed("server", &error)],
         };
-        let connection = &mut taken.connection;
+        let connection = &mut link.connection;
         let mut findings = vec![match Server::expect(connection).await {
             Ok(server) => Finding::good("server", server.to_string()),
             Err(error) => return vec![failed("server", &error)],
@@ -37,7 +37,7 @@ impl Diagnose for MySqlAdmin {
         }
         // A connection that something could not be asked of is not used again.
         if findings.iter().all(|finding| finding.level == Level::Good) {
-            taken.keep();
+            link.keep();
         }
         findings
     }
@@ -63,7 +63,8 @@ impl WithFix for Finding {
 
 /// What the server was told that matters here.
 async fn settings(connection: &mut MySqlConnection) -> Vec<Finding> {
-    let sql = format!("SELECT {DURABLE}, CAST(@@GLOBAL.max_allowed_packet AS SIGNED), @@GLOBAL.read_only <> 0");
+    let sql =
+        format!("SELECT {DURABLE}, CAST(@@GLOBAL.max_allowed_packet AS SIGNED), @@GLOBAL.read_only <> 0");
     let row = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_one(connection);
     let row = match within(OPERATION_LIMIT, row).await {
         Ok(row) => row,
@@ -117,7 +118,9 @@ async fn transactions(connection: &mut MySqlConnection, long: Duration) -> Findi
             if age >= long {
                 Finding::doubtful(
                     "transactions",
-                    format!("a transaction of connection {id} has been open for {age:?}: what it has locked waits"),
+                    format!(
+                        "a transaction of connection {id} has been open for {age:?}: what it has locked waits"
+                    ),
                     format!("find out what it waits for; KILL {id} ends it"),
                 )
             } else {

@@ -44,13 +44,16 @@ impl Gone {
         };
         let arrive = |condition: &str| {
             // With a lock: what is read without one may be another's by the time that it is deleted.
-            history.map(|history| names.fill(&format!("{} FROM {SOURCE} WHERE {condition} FOR UPDATE", history.arrive())))
+            history.map(|history| {
+                names.fill(&format!("{} FROM {SOURCE} WHERE {condition} FOR UPDATE", history.arrive()))
+            })
         };
         let leave = |condition: &str| names.fill(&format!("DELETE t FROM {SOURCE} WHERE {condition}"));
         Some(Self {
             arrive: arrive(CLAIM),
             leave: leave(CLAIM),
-            still_there: names.fill("SELECT sequence FROM {{table}} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>)"),
+            still_there: names
+                .fill("SELECT sequence FROM {{table}} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>)"),
             arrive_each: arrive("t.sequence IN (<in>)"),
             leave_each: leave("t.sequence IN (<in>)"),
         })
@@ -71,17 +74,17 @@ impl Inner {
     ) -> Result<Vec<Uuid>, StoreError> {
         let mut tries = Tries::new();
         loop {
-            let mut taken = self.settles.take().await?;
+            let mut link = self.settles.take().await?;
             let settled = match &claims {
-                Some(claims) => gone_delivered(&mut taken, gone, claims).await,
-                None => self.gone_mixed(&mut taken, opened, gone, settlements).await,
+                Some(claims) => gone_delivered(&mut link, gone, claims).await,
+                None => self.gone_mixed(&mut link, opened, gone, settlements).await,
             };
             match settled {
                 Ok(lost) => {
-                    taken.keep();
+                    link.keep();
                     return Ok(lost);
                 }
-                Err(error) => tries.again(taken, error).await?,
+                Err(error) => tries.again(link, error).await?,
             }
         }
     }
@@ -89,33 +92,35 @@ impl Inner {
     /// Some arrived, others did not.
     async fn gone_mixed(
         &self,
-        taken: &mut Taken<'_>,
+        link: &mut Taken<'_>,
         opened: &Opened,
         gone: &Gone,
         settlements: &[Settlement],
     ) -> Result<Vec<Uuid>, StoreError> {
         let mut sorted: Vec<&Lease> = settlements.iter().map(|settlement| &settlement.lease).collect();
         sorted.sort_unstable_by_key(|lease| sequence_of(lease.row));
-        taken.begin().await?;
+        link.begin().await?;
         let held = sqlx::query_scalar::<_, i64>(AssertSqlSafe(opened.statements.held.as_str()))
             .bind(fence(sorted.into_iter()))
-            .fetch_all(&mut taken.connection);
+            .fetch_all(&mut link.connection);
         let held: HashSet<i64> = within(OPERATION_LIMIT, held).await?.into_iter().collect();
         let is_held = |settlement: &&Settlement| held.contains(&sequence_of(settlement.lease.row));
         let (delivered, rest): (Vec<&Settlement>, Vec<&Settlement>) = settlements
             .iter()
             .filter(is_held)
             .partition(|settlement| settlement.verdict == Verdict::Delivered);
-        let delivered: Vec<i64> = delivered.iter().map(|settlement| sequence_of(settlement.lease.row)).collect();
+        let delivered: Vec<i64> =
+            delivered.iter().map(|settlement| sequence_of(settlement.lease.row)).collect();
         for sql in gone.arrive_each.iter().chain([&gone.leave_each]).filter(|_| !delivered.is_empty()) {
             let query = sqlx::query(AssertSqlSafe(with_list(sql, delivered.len())));
-            within(OPERATION_LIMIT, bind_list(query, &delivered).execute(&mut taken.connection)).await?;
+            within(OPERATION_LIMIT, bind_list(query, &delivered).execute(&mut link.connection)).await?;
         }
         if !rest.is_empty() {
-            let settle = sqlx::query(AssertSqlSafe(opened.statements.settle.as_str())).bind(self.document(rest));
-            within(OPERATION_LIMIT, settle.execute(&mut taken.connection)).await?;
+            let settle =
+                sqlx::query(AssertSqlSafe(opened.statements.settle.as_str())).bind(self.document(rest));
+            within(OPERATION_LIMIT, settle.execute(&mut link.connection)).await?;
         }
-        taken.commit().await?;
+        link.commit().await?;
         let rows = settlements.iter().map(|settlement| settlement.lease.row);
         Ok(rows.filter(|row| !held.contains(&sequence_of(*row))).collect())
     }
@@ -123,13 +128,13 @@ impl Inner {
 
 /// Everything arrived: one or two statements for each claim, and their usual answer is a number.
 async fn gone_delivered(
-    taken: &mut Taken<'_>,
+    link: &mut Taken<'_>,
     gone: &Gone,
     claims: &[(&Lease, Vec<i64>)],
 ) -> Result<Vec<Uuid>, StoreError> {
     let alone = claims.len() == 1 && gone.arrive.is_none();
     if !alone {
-        taken.begin().await?;
+        link.begin().await?;
     }
     let mut lost = Vec::new();
     for (lease, sequences) in claims {
@@ -139,19 +144,19 @@ async fn gone_delivered(
         for sql in gone.arrive.iter().chain([&gone.leave]) {
             let query = bind_list(sqlx::query(AssertSqlSafe(with_list(sql, sequences.len()))), &sequences);
             let query = query.bind(lease.token.to_string()).bind(lease.attempts);
-            changed = within(OPERATION_LIMIT, query.execute(&mut taken.connection)).await?.rows_affected();
+            changed = within(OPERATION_LIMIT, query.execute(&mut link.connection)).await?.rows_affected();
         }
         if changed != sequences.len() as u64 {
             // What is there is another's. What is gone was delivered, whoever deleted it.
             let query = sqlx::query(AssertSqlSafe(with_list(&gone.still_there, sequences.len())));
-            let there = bind_list(query, &sequences).fetch_all(&mut taken.connection);
+            let there = bind_list(query, &sequences).fetch_all(&mut link.connection);
             for row in within(OPERATION_LIMIT, there).await? {
                 lost.push(key_of(row.try_get(0).map_err(classify)?));
             }
         }
     }
     if !alone {
-        taken.commit().await?;
+        link.commit().await?;
     }
     Ok(lost)
 }

@@ -58,7 +58,8 @@ impl HistoryShape {
             };
             (column, there)
         };
-        let columns = shape.map(TableShape::into_columns).unwrap_or_default().into_iter().map(there).collect();
+        let columns =
+            shape.map(TableShape::into_columns).unwrap_or_default().into_iter().map(there).collect();
         let own = own.iter().map(|column| column.name.clone()).collect();
         Ok(Some(Self { name, columns, own, index }))
     }
@@ -136,7 +137,8 @@ impl HistoryShape {
             _ => format!("h.{}", quoted(&column.name)),
         };
         let comes_back = |(column, there): &&(Column, There)| *there == There::Yes && !column.generated;
-        let columns: Vec<&Column> = self.columns.iter().filter(comes_back).map(|(column, _)| column).collect();
+        let columns: Vec<&Column> =
+            self.columns.iter().filter(comes_back).map(|(column, _)| column).collect();
         let values: Vec<String> = columns.iter().map(|column| value(column)).collect();
         format!("INSERT INTO {{{{table}}}} ({}) SELECT {}", list(&columns), values.join(", "))
     }

@@ -32,9 +32,10 @@ const TICKS: u32 = 5;
 pub(super) fn lock_name(what: &str, schema: &str, table: &TableName) -> String {
     let (mut name, key) = (format!("postbox-{what}-"), format!("{schema}.{}", table.table()));
     for (start, from) in [(0xcbf2_9ce4_8422_2325_u64, "outbox:"), (0x8422_2325_cbf2_9ce4, "")] {
-        let hash = from.bytes().chain(key.bytes()).fold(start, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = from
+            .bytes()
+            .chain(key.bytes())
+            .fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         let _ = write!(name, "{hash:016x}");
     }
     name
@@ -50,12 +51,12 @@ impl Inner {
         let ttl = self.leader_ttl.max(poll_interval.saturating_mul(TICKS));
         let locked = self.lock(opened, ttl).await?;
         // Looks before it writes: relays that stand by take no locks of rows.
-        let mut taken = self.claims.take().await?;
+        let mut link = self.claims.take().await?;
         let look = sqlx::query_scalar::<_, Option<bool>>(AssertSqlSafe(opened.statements.may_lead.as_str()))
             .bind(&self.holder)
             .bind(locked)
             .bind(&opened.key)
-            .fetch_optional(&mut taken.connection);
+            .fetch_optional(&mut link.connection);
         let free = within(OPERATION_LIMIT, look).await?.ok_or_else(|| self.no_relay_row(opened))?;
         let mut epoch = None;
         if free == Some(true) {
@@ -66,14 +67,14 @@ impl Inner {
                 .bind(&self.holder)
                 .bind(locked)
                 .bind(&opened.key)
-                .execute(&mut taken.connection);
+                .execute(&mut link.connection);
             if within(OPERATION_LIMIT, renewed).await?.rows_affected() > 0 {
                 let reign = sqlx::query_scalar::<_, i64>(AssertSqlSafe(opened.statements.epoch.as_str()));
-                let reign = reign.bind(&opened.key).fetch_one(&mut taken.connection);
+                let reign = reign.bind(&opened.key).fetch_one(&mut link.connection);
                 epoch = Some(within(OPERATION_LIMIT, reign).await?);
             }
         }
-        taken.keep();
+        link.keep();
         let Some(epoch) = epoch else {
             self.unlock(opened).await;
             return Ok(None);
@@ -91,44 +92,45 @@ impl Inner {
         let started = Instant::now();
         // One whose session was lost has it again, if nobody else was quicker.
         lead.locked = self.lock(opened, lead.ttl).await?;
-        let mut taken = self.claims.take().await?;
+        let mut link = self.claims.take().await?;
         let renew = sqlx::query(AssertSqlSafe(opened.statements.renew.as_str()))
             .bind(span(lead.ttl))
             .bind(lead.locked)
             .bind(&opened.key)
             .bind(&self.holder)
-            .execute(&mut taken.connection);
+            .execute(&mut link.connection);
         // Whether the row is still ours is for the claim to see.
         within(OPERATION_LIMIT, renew).await?;
-        taken.keep();
+        link.keep();
         lead.renewed = started;
         Ok(())
     }
 
     /// Tries to lock the table for the session that is only for this; answers whether it has the lock.
     async fn lock(&self, opened: &Opened, ttl: Duration) -> Result<bool, StoreError> {
-        let mut taken = self.session.take().await?;
-        if taken.fresh {
+        let mut link = self.session.take().await?;
+        if link.fresh {
             // The server ends a session that has gone silent, and with it the lock (hazard 9).
-            let idle = sqlx::query("SET SESSION wait_timeout = ?").bind(i64::try_from(ttl.as_secs()).unwrap_or(1).max(1));
-            within(OPERATION_LIMIT, idle.execute(&mut taken.connection)).await?;
+            let idle = sqlx::query("SET SESSION wait_timeout = ?")
+                .bind(i64::try_from(ttl.as_secs()).unwrap_or(1).max(1));
+            within(OPERATION_LIMIT, idle.execute(&mut link.connection)).await?;
         }
-        // It can be taken twice (hazard 7): only if it is not held already.
+        // It can be link twice (hazard 7): only if it is not held already.
         let lock = sqlx::query_scalar::<_, Option<bool>>(
             "SELECT COALESCE(IS_USED_LOCK(?) = CONNECTION_ID(), FALSE) OR COALESCE(GET_LOCK(?, 0), 0) = 1",
         );
-        let lock = lock.bind(&opened.lock).bind(&opened.lock).fetch_one(&mut taken.connection);
+        let lock = lock.bind(&opened.lock).bind(&opened.lock).fetch_one(&mut link.connection);
         let locked = within(OPERATION_LIMIT, lock).await?;
-        taken.keep();
+        link.keep();
         Ok(locked == Some(true))
     }
 
     /// Gives the lock back, before the end of the session does.
     async fn unlock(&self, opened: &Opened) {
-        let Some(mut taken) = self.session.take_open().await else { return };
-        let unlock = sqlx::query("DO RELEASE_LOCK(?)").bind(&opened.lock).execute(&mut taken.connection);
+        let Some(mut link) = self.session.take_open().await else { return };
+        let unlock = sqlx::query("DO RELEASE_LOCK(?)").bind(&opened.lock).execute(&mut link.connection);
         if within(OPERATION_LIMIT, unlock).await.is_ok() {
-            taken.keep();
+            link.keep();
         }
     }
 
@@ -139,13 +141,13 @@ impl Inner {
             return;
         }
         let resign = async {
-            let mut taken = self.settles.take().await?;
+            let mut link = self.settles.take().await?;
             let resign = sqlx::query(AssertSqlSafe(opened.statements.resign.as_str()))
                 .bind(&opened.key)
                 .bind(&self.holder)
-                .execute(&mut taken.connection);
+                .execute(&mut link.connection);
             within(OPERATION_LIMIT, resign).await?;
-            taken.keep();
+            link.keep();
             Ok::<_, StoreError>(())
         };
         if let Err(error) = resign.await {

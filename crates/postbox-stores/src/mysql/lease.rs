@@ -56,22 +56,22 @@ impl Inner {
         let (token, mut tries) = (self.token(), Tries::new());
         let sequences: Vec<i64> = sorted(chosen.iter().map(|row| row.sequence));
         let rows = loop {
-            let mut taken = self.claims.take().await?;
+            let mut link = self.claims.take().await?;
             let leased = async {
-                taken.begin().await?;
-                let rows = self.lock_rows(&mut taken, opened, request, &sequences, request.limit).await?;
-                self.write_leases(&mut taken, opened, request, &token, &rows).await?;
-                taken.commit().await?;
+                link.begin().await?;
+                let rows = self.lock_rows(&mut link, opened, request, &sequences, request.limit).await?;
+                self.write_leases(&mut link, opened, request, &token, &rows).await?;
+                link.commit().await?;
                 Ok::<_, StoreError>(rows)
             };
             match leased.await {
                 Ok(rows) => {
-                    taken.keep();
+                    link.keep();
                     break rows;
                 }
                 Err(error) => {
                     self.may_be_lost(lost, &token, &sequences, &error);
-                    tries.again(taken, error).await?;
+                    tries.again(link, error).await?;
                 }
             }
         };
@@ -103,11 +103,11 @@ impl Inner {
     /// Gives back, uncharged, what such claims have leased.
     pub(super) async fn give_back(&self, lost: &mut Lost, opened: &Opened) -> Result<(), StoreError> {
         while let Some((token, sequences)) = lost.last() {
-            let mut taken = self.claims.take().await?;
+            let mut link = self.claims.take().await?;
             let sql = with_list(&opened.statements.release, sequences.len());
             let release = bind_list(sqlx::query(AssertSqlSafe(sql)), sequences).bind(token.to_string());
-            within(OPERATION_LIMIT, release.execute(&mut taken.connection)).await?;
-            taken.keep();
+            within(OPERATION_LIMIT, release.execute(&mut link.connection)).await?;
+            link.keep();
             lost.pop();
         }
         Ok(())
@@ -117,7 +117,7 @@ impl Inner {
     /// not stand in memory twice.
     pub(super) async fn lock_rows(
         &self,
-        taken: &mut Taken<'_>,
+        link: &mut Taken<'_>,
         opened: &Opened,
         request: &ClaimRequest,
         sequences: &[i64],
@@ -136,7 +136,7 @@ impl Inner {
             .bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let read = async {
             let mut rows = Vec::with_capacity(sequences.len().min(limit));
-            let mut answer = query.fetch(&mut taken.connection);
+            let mut answer = query.fetch(&mut link.connection);
             while let Some(row) = answer.try_next().await? {
                 rows.push(Locked {
                     content: row::decode(&row, &self.label)?,
@@ -152,7 +152,7 @@ impl Inner {
     /// Leases rows that are locked, or has them die.
     pub(super) async fn write_leases(
         &self,
-        taken: &mut Taken<'_>,
+        link: &mut Taken<'_>,
         opened: &Opened,
         request: &ClaimRequest,
         token: &Token,
@@ -168,7 +168,7 @@ impl Inner {
             }
             let sequences = sorted(rows.iter().map(|row| row.content.sequence));
             let query = sqlx::query(AssertSqlSafe(with_list(sql, sequences.len()))).bind(text);
-            within(OPERATION_LIMIT, bind_list(query, &sequences).execute(&mut taken.connection)).await?;
+            within(OPERATION_LIMIT, bind_list(query, &sequences).execute(&mut link.connection)).await?;
         }
         Ok(())
     }

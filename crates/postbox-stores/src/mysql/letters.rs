@@ -35,13 +35,13 @@ impl Inner {
         chosen.sort_unstable();
         let (token, mut tries): (Token, _) = (self.token(), Tries::new());
         loop {
-            let mut taken = self.settles.take().await?;
-            match self.lease_letters(&mut taken, opened, &request, &chosen, &token).await {
+            let mut link = self.settles.take().await?;
+            match self.lease_letters(&mut link, opened, &request, &chosen, &token).await {
                 Ok(letters) => {
-                    taken.keep();
+                    link.keep();
                     return Ok(letters);
                 }
-                Err(error) => tries.again(taken, error).await?,
+                Err(error) => tries.again(link, error).await?,
             }
         }
     }
@@ -51,13 +51,13 @@ impl Inner {
         if self.look_at_gate(opened).await?.0 != Standing::Active {
             return Ok(Vec::new());
         }
-        let mut taken = self.claims.take().await?;
+        let mut link = self.claims.take().await?;
         let found = sqlx::query_as::<_, (i64, bool, i64)>(AssertSqlSafe(opened.statements.letters.as_str()))
             .bind(span(request.lock_ttl))
             .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
-            .fetch_all(&mut taken.connection);
+            .fetch_all(&mut link.connection);
         let found = within(OPERATION_LIMIT, found).await?;
-        taken.keep();
+        link.keep();
         if let Some((sequence, true, _)) = found.first() {
             return Ok(vec![*sequence]);
         }
@@ -74,30 +74,32 @@ impl Inner {
 
     async fn lease_letters(
         &self,
-        taken: &mut Taken<'_>,
+        link: &mut Taken<'_>,
         opened: &Opened,
         request: &LetterRequest,
         chosen: &[i64],
         token: &Token,
     ) -> Result<Vec<Letter>, StoreError> {
         let holder = self.single_active.then_some(&self.holder);
-        taken.begin().await?;
+        link.begin().await?;
         let lock = sqlx::query(AssertSqlSafe(with_list(&opened.statements.lock_letters, chosen.len())));
-        let lock = bind_list(lock, chosen).bind(span(request.lock_ttl)).bind(&opened.key).bind(holder).bind(holder);
-        let rows = within(OPERATION_LIMIT, lock.fetch_all(&mut taken.connection)).await?;
+        let lock =
+            bind_list(lock, chosen).bind(span(request.lock_ttl)).bind(&opened.key).bind(holder).bind(holder);
+        let rows = within(OPERATION_LIMIT, lock.fetch_all(&mut link.connection)).await?;
         let mut letters = Vec::with_capacity(rows.len());
         for row in &rows {
             letters.push(self.letter(row, token).map_err(classify)?);
         }
         if !letters.is_empty() {
             let sequences: Vec<i64> = letters.iter().map(|letter| sequence_of(letter.lease.row)).collect();
-            let lease = sqlx::query(AssertSqlSafe(with_list(&opened.statements.lease_letters, sequences.len())))
-                .bind(span(SUSPECT_WAIT))
-                .bind(span(SUSPECT_WAIT * 60))
-                .bind(token.to_string());
-            within(OPERATION_LIMIT, bind_list(lease, &sequences).execute(&mut taken.connection)).await?;
+            let lease =
+                sqlx::query(AssertSqlSafe(with_list(&opened.statements.lease_letters, sequences.len())))
+                    .bind(span(SUSPECT_WAIT))
+                    .bind(span(SUSPECT_WAIT * 60))
+                    .bind(token.to_string());
+            within(OPERATION_LIMIT, bind_list(lease, &sequences).execute(&mut link.connection)).await?;
         }
-        taken.commit().await?;
+        link.commit().await?;
         Ok(letters)
     }
 
@@ -134,29 +136,30 @@ impl Inner {
         let opened = self.opened().await?;
         let (mut behind, mut total): ((OffsetDateTime, i64), u64) = (START, 0);
         loop {
-            let mut taken = self.settles.take().await?;
+            let mut link = self.settles.take().await?;
             let page = sqlx::query(AssertSqlSafe(opened.statements.long_dead.as_str()))
                 .bind(span(request.after))
                 .bind(at(behind.0))
                 .bind(at(behind.0))
                 .bind(behind.1)
                 .bind(PAGE)
-                .fetch_all(&mut taken.connection);
+                .fetch_all(&mut link.connection);
             let page = within(OPERATION_LIMIT, page).await?;
             let read = |row: &sqlx::mysql::MySqlRow| Ok((known_time(row, 0)?, row.try_get::<i64, _>(1)?));
             let page: Vec<(OffsetDateTime, i64)> =
                 page.iter().map(read).collect::<Result<_, _>>().map_err(classify)?;
             let Some(last) = page.last().copied() else {
-                taken.keep();
+                link.keep();
                 return Ok(total);
             };
             // Rows are only locked where there may be something to do.
             let mut sequences: Vec<i64> = page.iter().map(|(_, sequence)| *sequence).collect();
             sequences.sort_unstable();
-            let any = sqlx::query(AssertSqlSafe(with_list(&opened.statements.any_to_redrive, sequences.len())));
-            let any = bind_list(any, &sequences).bind(request.most).fetch_one(&mut taken.connection);
+            let any =
+                sqlx::query(AssertSqlSafe(with_list(&opened.statements.any_to_redrive, sequences.len())));
+            let any = bind_list(any, &sequences).bind(request.most).fetch_one(&mut link.connection);
             let any: bool = within(OPERATION_LIMIT, any).await?.try_get(0).map_err(classify)?;
-            taken.keep();
+            link.keep();
             if any {
                 total += self.redrive_page(opened, request, &sequences).await?;
             }
@@ -175,26 +178,26 @@ impl Inner {
     ) -> Result<u64, StoreError> {
         let mut tries = Tries::new();
         loop {
-            let mut taken = self.settles.take().await?;
-            match self.redrive_once(&mut taken, opened, request, sequences).await {
+            let mut link = self.settles.take().await?;
+            match self.redrive_once(&mut link, opened, request, sequences).await {
                 Ok(rows) => {
-                    taken.keep();
+                    link.keep();
                     return Ok(rows);
                 }
-                Err(error) => tries.again(taken, error).await?,
+                Err(error) => tries.again(link, error).await?,
             }
         }
     }
 
     async fn redrive_once(
         &self,
-        taken: &mut Taken<'_>,
+        link: &mut Taken<'_>,
         opened: &Opened,
         request: &Redrive,
         sequences: &[i64],
     ) -> Result<u64, StoreError> {
         let holder = self.single_active.then_some(&self.holder);
-        taken.begin().await?;
+        link.begin().await?;
         let revive = sqlx::query(AssertSqlSafe(with_list(&opened.statements.redrive, sequences.len())));
         let revive = bind_list(revive, sequences)
             .bind(span(request.after))
@@ -203,7 +206,7 @@ impl Inner {
             .bind(&opened.key)
             .bind(holder)
             .bind(holder)
-            .execute(&mut taken.connection);
+            .execute(&mut link.connection);
         let rows = within(OPERATION_LIMIT, revive).await?.rows_affected();
         if rows > 0 {
             let what = json!({ "dead_for_seconds": request.after.as_secs_f64(), "at_most": request.most });
@@ -213,10 +216,10 @@ impl Inner {
                 .bind(&opened.key)
                 .bind(what.to_string())
                 .bind(i64::try_from(rows).unwrap_or(i64::MAX))
-                .execute(&mut taken.connection);
+                .execute(&mut link.connection);
             within(OPERATION_LIMIT, audit).await?;
         }
-        taken.commit().await?;
+        link.commit().await?;
         Ok(rows)
     }
 }

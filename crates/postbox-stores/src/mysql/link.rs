@@ -16,11 +16,17 @@ use super::error::within;
 pub(super) const OPERATION_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a session of ours is told once. Statements see what is committed and lock no gaps (hazards 17, 41); a lock is not
-/// waited for as long as the server would (50 s); times are UTC, text is UTF-8, and what does not fit is an error.
+/// waited for as long as the server would (50 s); times are UTC, text is UTF-8, and what does not fit is an error. A process
+/// that is stopped in the middle of a transaction shall not keep its rows for as long as the server would wait (8 h): MariaDB
+/// ends such a session soon (MySQL takes that for a comment), every server after a minute.
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
     SET NAMES utf8mb4;
     SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', SESSION time_zone = '+00:00',
-        SESSION innodb_lock_wait_timeout = 3, SESSION lock_wait_timeout = 5, SESSION autocommit = 1";
+        SESSION innodb_lock_wait_timeout = 3, SESSION lock_wait_timeout = 5, SESSION autocommit = 1, SESSION wait_timeout = 60
+        /*M! , SESSION idle_transaction_timeout = 10 */";
+
+/// A connection that nobody has used for so long may be closed by now: a new one costs less than to find out.
+const IDLE: Duration = Duration::from_secs(30);
 
 /// Statements with lists come in several lengths, each prepared by itself.
 const STATEMENTS: usize = 256;
@@ -28,22 +34,33 @@ const STATEMENTS: usize = 256;
 #[derive(Debug)]
 pub(super) struct Link {
     options: MySqlConnectOptions,
-    slot: Mutex<Option<MySqlConnection>>,
+    slot: Mutex<Option<Open>>,
+    /// After so long without use it is made anew; never, where its session has a lock.
+    idle: Option<Duration>,
 }
+
+/// An open connection, and when it was last used.
+type Open = (MySqlConnection, Instant);
 
 impl Link {
     /// A link that connects when it is first used.
     pub(super) fn new(options: MySqlConnectOptions) -> Self {
         // A relay's polling does not belong into the log of slow or executed statements.
         let options = options.statement_cache_capacity(STATEMENTS).disable_statement_logging();
-        Self { options, slot: Mutex::default() }
+        Self { options, slot: Mutex::default(), idle: Some(IDLE) }
+    }
+
+    /// The same, whose session stays what it is: it holds a lock, and is used often enough.
+    pub(super) fn lasting(options: MySqlConnectOptions) -> Self {
+        Self { idle: None, ..Self::new(options) }
     }
 
     /// Takes the connection for one operation, connecting if there is none.
     pub(super) async fn take(&self) -> Result<Taken<'_>, StoreError> {
         let mut slot = self.slot.lock().await;
-        match slot.take() {
-            Some(connection) => Ok(Taken { slot, connection, fresh: false }),
+        let is_fit = |(_, used): &Open| self.idle.is_none_or(|idle| used.elapsed() < idle);
+        match slot.take().filter(is_fit) {
+            Some((connection, _)) => Ok(Taken { slot, connection, fresh: false }),
             None => Ok(Taken { connection: open(&self.options).await?, slot, fresh: true }),
         }
     }
@@ -51,13 +68,13 @@ impl Link {
     /// Takes the connection if there is one.
     pub(super) async fn take_open(&self) -> Option<Taken<'_>> {
         let mut slot = self.slot.lock().await;
-        let connection = slot.take()?;
+        let (connection, _) = slot.take()?;
         Some(Taken { slot, connection, fresh: false })
     }
 
     /// Closes the connection, and with it gives up every lock of its session.
     pub(super) async fn close(&self) {
-        if let Some(connection) = self.slot.lock().await.take() {
+        if let Some((connection, _)) = self.slot.lock().await.take() {
             use sqlx::Connection as _;
             let _ = within(Duration::from_secs(2), connection.close()).await;
         }
@@ -79,7 +96,7 @@ pub(super) async fn say(connection: &mut MySqlConnection, sql: &'static str) -> 
 /// A connection taken for one operation. Dropped without [`keep`](Self::keep) it is closed, and what it had begun is rolled
 /// back: whatever was under way has an unknown end.
 pub(super) struct Taken<'a> {
-    slot: MutexGuard<'a, Option<MySqlConnection>>,
+    slot: MutexGuard<'a, Option<Open>>,
     pub(super) connection: MySqlConnection,
     /// Whether it was made just now: locks of the session before it are gone.
     pub(super) fresh: bool,
@@ -88,7 +105,7 @@ pub(super) struct Taken<'a> {
 impl Taken<'_> {
     /// Puts the connection back for the next operation.
     pub(super) fn keep(mut self) {
-        *self.slot = Some(self.connection);
+        *self.slot = Some((self.connection, Instant::now()));
     }
 
     /// Begins a transaction of several statements.

@@ -1,6 +1,6 @@
 //! Lists of events in order of sequence, which is the table's key here: a walk along it needs no other index.
 //!
-//! A walk alone would look at very many events to find a few of one kind far back, so what is rare is taken from the
+//! A walk alone would look at very many events to find a few of one kind far back, so what is rare is link from the
 //! index that holds it apart. Both look at a bounded number of rows, and a list is exact wherever either of them is.
 
 use postbox_core::{
@@ -177,9 +177,13 @@ impl Look<'_> {
         let (order, mut clause) = (self.order(), Clause::default());
         for (place, table) in self.tables().iter().enumerate() {
             let union = if place > 0 { " UNION ALL " } else { "" };
-            clause.push(&format!("{union}SELECT {{{{summary}}}} FROM (SELECT {{{{columns}}}} FROM {table} WHERE "), []);
+            clause.push(
+                &format!("{union}SELECT {{{{summary}}}} FROM (SELECT {{{{columns}}}} FROM {table} WHERE "),
+                [],
+            );
             clause.append(&self.after());
-            clause.push(&format!(" ORDER BY sequence {order} LIMIT ?) AS walk WHERE "), [self.depth().into()]);
+            clause
+                .push(&format!(" ORDER BY sequence {order} LIMIT ?) AS walk WHERE "), [self.depth().into()]);
             clause.append(&self.filter());
         }
         // By place: the second column is the sequence.
@@ -194,7 +198,8 @@ impl Look<'_> {
             let or = if place > 0 { " OR " } else { "" };
             clause.push(&format!("{or}(SELECT COUNT(*) FROM (SELECT 1 FROM {table} WHERE "), []);
             clause.append(&self.after());
-            clause.push(" LIMIT ?) AS walk) > ?", [self.depth().saturating_add(1).into(), self.depth().into()]);
+            clause
+                .push(" LIMIT ?) AS walk) > ?", [self.depth().saturating_add(1).into(), self.depth().into()]);
         }
         self.filled(clause)
     }

@@ -24,8 +24,8 @@ where
     T: Copy + Encode<'q, MySql> + Type<MySql> + Send + 'q,
 {
     let places = list.len().max(1).next_power_of_two();
-    let last = list.last().copied();
-    list.iter().copied().chain(std::iter::repeat_n(last, places - list.len()).flatten()).fold(query, Query::bind)
+    let padding = std::iter::repeat_n(list.last().copied(), places - list.len()).flatten();
+    list.iter().copied().chain(padding).fold(query, Query::bind)
 }
 
 #[cfg(test)]

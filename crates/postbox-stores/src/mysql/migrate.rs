@@ -44,7 +44,8 @@ fn names(table: &TableName) -> Template {
     // How people read ids: with hyphens.
     let uuid = |column: &str| {
         let hyphens = [21, 17, 13, 9];
-        let text = hyphens.iter().fold(format!("HEX({column})"), |text, at| format!("INSERT({text}, {at}, 0, '-')"));
+        let text =
+            hyphens.iter().fold(format!("HEX({column})"), |text, at| format!("INSERT({text}, {at}, 0, '-')"));
         format!("LOWER({text})")
     };
     Template::of(table, '`')
@@ -146,7 +147,7 @@ pub async fn plan_with(
         step(format!("+ index {index_name}"), &add, lock);
     }
     let history = history_steps(connection, &schema, &table, extras.history, &coming, &mut step).await?;
-    let own = shape.iter().flat_map(|shape| shape.own_columns());
+    let own = shape.iter().flat_map(TableShape::own_columns);
     if history == HistoryComing::New {
         for column in own {
             let (column, kind) = (quoted(&column.name), &column.whole);
@@ -187,7 +188,7 @@ async fn history_steps(
         return Ok(HistoryComing::None);
     };
     if let Err(problem) = found.check() {
-        // Not ours: only whoever wants a history hears that its name is taken.
+        // Not ours: only whoever wants a history hears that its name is link.
         return if wanted { Err(problem) } else { Ok(HistoryComing::None) };
     }
     let coming = coming.iter().filter(|(column, _)| !found.has(column));
@@ -199,7 +200,11 @@ async fn history_steps(
     if !found.has_index() {
         let indexes = indexes(connection, schema, &name).await.map_err(classify)?;
         if indexes.contains_key(&index) {
-            step(format!("- index {index} (of no use)"), &format!("DROP INDEX `{index}` ON {on}"), StepLock::Short);
+            step(
+                format!("- index {index} (of no use)"),
+                &format!("DROP INDEX `{index}` ON {on}"),
+                StepLock::Short,
+            );
         }
         step(format!("+ index {index}"), &index_sql(&on, &name, TIME), StepLock::Concurrent);
     }
@@ -244,8 +249,7 @@ async fn system_steps(
     let mut registered = false;
     if has_relay {
         let sql = names(table).fill("SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = {{key}})");
-        registered =
-            sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.map_err(classify)?;
+        registered = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await.map_err(classify)?;
     }
     if !registered {
         step("+ row in postbox_relay".to_owned(), REGISTER, StepLock::None);

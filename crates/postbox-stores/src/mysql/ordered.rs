@@ -88,18 +88,20 @@ impl Inner {
         let mut choice = Choice::new(request, now, |topic| number(topic));
         let chosen = self.choose(ordered, opened, request, &mut choice).await;
         ordered.sum_up(&choice, claim);
-        let taken = match chosen {
+        let leased = match chosen {
             Ok(()) if choice.chosen.is_empty() => return Ok(()),
-            Ok(()) => self.take_in_order(&mut ordered.ahead, lost, opened, request, &choice.chosen, claim).await,
+            Ok(()) => {
+                self.take_in_order(&mut ordered.ahead, lost, opened, request, &choice.chosen, claim).await
+            }
             Err(error) => Err(error),
         };
-        if taken.is_err() {
+        if leased.is_err() {
             // Whether they are leased nobody knows.
             for row in &choice.chosen {
                 ordered.ahead.settled(row.sequence, Fate::Lost, now);
             }
         }
-        taken
+        leased
     }
 
     /// Chooses rows, reading on in the table as long as there are too few of them.
@@ -112,14 +114,14 @@ impl Inner {
     ) -> Result<(), StoreError> {
         while ordered.wants_more(choice) {
             let asked = Instant::now();
-            let mut taken = self.claims.take().await?;
+            let mut link = self.claims.take().await?;
             let look = sqlx::query(AssertSqlSafe(opened.statements.ahead.as_str()))
                 .bind(span(request.lock_ttl))
                 .bind(ordered.ahead.cursor)
                 .bind(i64::try_from(CHUNK).unwrap_or(i64::MAX))
-                .fetch_all(&mut taken.connection);
+                .fetch_all(&mut link.connection);
             let rows = within(OPERATION_LIMIT, look).await?;
-            taken.keep();
+            link.keep();
             let seen = rows.iter().map(seen).collect::<Result<Vec<Seen>, _>>().map_err(classify)?;
             ordered.read(choice, seen, asked);
         }
@@ -140,20 +142,21 @@ impl Inner {
         let mut sequences: Vec<i64> = chosen.iter().map(|row| row.sequence).collect();
         sequences.sort_unstable();
         let rows = loop {
-            let mut taken = self.claims.take().await?;
-            match self.lease_in_order(&mut taken, opened, request, chosen, &sequences, &token).await {
+            let mut link = self.claims.take().await?;
+            match self.lease_in_order(&mut link, opened, request, chosen, &sequences, &token).await {
                 Ok(rows) => {
-                    taken.keep();
+                    link.keep();
                     break rows;
                 }
                 Err(error) => {
                     self.may_be_lost(lost, &token, &sequences, &error);
-                    tries.again(taken, error).await?;
+                    tries.again(link, error).await?;
                 }
             }
         };
         let now = self.clock.now();
-        let mut rows: HashMap<i64, Locked> = rows.into_iter().map(|row| (row.content.sequence, row)).collect();
+        let mut rows: HashMap<i64, Locked> =
+            rows.into_iter().map(|row| (row.content.sequence, row)).collect();
         let mut ended: HashSet<i64> = HashSet::new();
         for row in chosen {
             let Some(locked) = rows.remove(&row.sequence) else {
@@ -182,15 +185,15 @@ impl Inner {
     /// Locks rows, makes sure that nothing is before them, and leases what can go.
     async fn lease_in_order(
         &self,
-        taken: &mut Taken<'_>,
+        link: &mut Taken<'_>,
         opened: &Opened,
         request: &ClaimRequest,
         chosen: &[Row],
         sequences: &[i64],
         token: &Token,
     ) -> Result<Vec<Locked>, StoreError> {
-        taken.begin().await?;
-        let mut rows = self.lock_rows(taken, opened, request, sequences, sequences.len()).await?;
+        link.begin().await?;
+        let mut rows = self.lock_rows(link, opened, request, sequences, sequences.len()).await?;
         let had: HashSet<i64> = rows.iter().map(|row| row.content.sequence).collect();
         // The first of each strand that could not be had, as far as it was chosen.
         let mut first_missing: HashMap<i64, i64> = HashMap::new();
@@ -198,7 +201,7 @@ impl Inner {
             let first = first_missing.entry(row.strand).or_insert(row.sequence);
             *first = (*first).min(row.sequence);
         }
-        for (strand, sequence) in self.others(taken, opened, chosen, &had, &rows).await? {
+        for (strand, sequence) in self.others(link, opened, chosen, &had, &rows).await? {
             let first = first_missing.entry(strand).or_insert(sequence);
             *first = (*first).min(sequence);
         }
@@ -217,15 +220,15 @@ impl Inner {
             first_missing.get(strand).is_none_or(|first| sequence < *first)
                 && dies.get(strand).is_none_or(|first| sequence <= *first)
         });
-        self.write_leases(taken, opened, request, token, &rows).await?;
-        taken.commit().await?;
+        self.write_leases(link, opened, request, token, &rows).await?;
+        link.commit().await?;
         Ok(rows)
     }
 
     /// Rows of these aggregates that are not published and not ours, with their strands, up to the last of ours.
     async fn others(
         &self,
-        taken: &mut Taken<'_>,
+        link: &mut Taken<'_>,
         opened: &Opened,
         chosen: &[Row],
         had: &HashSet<i64>,
@@ -242,13 +245,13 @@ impl Inner {
         ids.dedup();
         let last = had.intersection(&bound).max().copied().unwrap_or_default();
         let mut others = Vec::new();
-        // What cannot be read is alone in its claim: it dies, and what is behind it is looked at again.
+        // What cannot be read is not delivered: whatever is before it.
         for part in ids.chunks(CHUNK) {
             let sql = with_list(opened.statements.verify(on_dead), part.len());
             let places = part.len().next_power_of_two();
             let padded = part.iter().chain(part.last().into_iter().cycle()).take(places);
             let query = padded.fold(sqlx::query(AssertSqlSafe(sql)), |query, id| query.bind(id.clone()));
-            let found = within(OPERATION_LIMIT, query.bind(last).fetch_all(&mut taken.connection)).await?;
+            let found = within(OPERATION_LIMIT, query.bind(last).fetch_all(&mut link.connection)).await?;
             for row in &found {
                 let read = || Ok((row.try_get::<i64, _>(0)?, aggregate(row, 1)?));
                 let (sequence, aggregate) = read().map_err(classify)?;

@@ -1,6 +1,7 @@
 //! What a table looks like: read once from the catalogue before anything is done to it.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{MySqlConnection, Row as _};
@@ -153,7 +154,7 @@ pub(super) async fn indexes(
         }
         columns.push_str(&column);
         if let Some(part) = part {
-            columns.push_str(&format!("({part})"));
+            let _ = write!(columns, "({part})");
         }
     }
     Ok(indexes)
@@ -246,8 +247,7 @@ impl TableShape {
             if lacking.is_empty() {
                 return Ok(shape);
             }
-            let message =
-                format!("{table} lacks {}: run `postbox migrate up` on it", lacking.join(", "));
+            let message = format!("{table} lacks {}: run `postbox migrate up` on it", lacking.join(", "));
             return Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message));
         }
         let others = sqlx::query_scalar::<_, String>(
@@ -266,11 +266,16 @@ impl TableShape {
     pub(super) fn check(&self) -> Result<(), StoreError> {
         let mut problems = Vec::new();
         let extension = EXTENSION.iter().map(|(name, kind, _)| (*name, *kind, false));
-        for (name, kind, needed) in STANDARD.iter().map(|(name, kind)| (*name, *kind, true)).chain(extension) {
+        for (name, kind, needed) in STANDARD.iter().map(|(name, kind)| (*name, *kind, true)).chain(extension)
+        {
             match self.columns.iter().find(|column| column.name == name) {
                 None if needed => problems.push(format!("{name} is missing")),
                 Some(column) if !kind.fits(column) => {
-                    problems.push(format!("{name} is {}, not {}", column.whole.to_uppercase(), kind.wanted()));
+                    problems.push(format!(
+                        "{name} is {}, not {}",
+                        column.whole.to_uppercase(),
+                        kind.wanted()
+                    ));
                 }
                 Some(column) if column.foreign => {
                     problems.push(format!("{name} is not in the character set utf8mb4"));

@@ -52,8 +52,7 @@ pub(super) struct Statements {
 }
 
 /// Whether the place of the active relay is free for a relay, by its name, which holds the session lock or not.
-const TAKEABLE: &str =
-    "(holder IS NULL OR holder = ? OR COALESCE(expires_at, '1970-01-01') < UTC_TIMESTAMP(6) OR (? AND session))";
+const TAKEABLE: &str = "(holder IS NULL OR holder = ? OR COALESCE(expires_at, '1970-01-01') < UTC_TIMESTAMP(6) OR (? AND session))";
 
 /// Whether a relay may work: the table, and twice the relay (null: many may work).
 const MAY_WORK: &str = "EXISTS (SELECT 1 FROM {{relay}} AS r WHERE r.tbl = ? AND r.paused_at IS NULL
@@ -85,7 +84,8 @@ impl Statements {
         let unlocked = "locked_at IS NULL AND ? IS NOT NULL";
         let fill = |sql: &str, unlocked: &str| base.fill(&sql.replace("{{unlocked}}", unlocked));
         let (pick, lock) = (include_str!("sql/pick.sql"), include_str!("sql/lock.sql"));
-        let verify = |not_dead: &str| base.fill(&include_str!("sql/verify.sql").replace("{{not_dead}}", not_dead));
+        let verify =
+            |not_dead: &str| base.fill(&include_str!("sql/verify.sql").replace("{{not_dead}}", not_dead));
         Self {
             pick_waiting: fill(pick, &format!("(locked_at IS NULL OR {expired})")),
             by_tenant: ByTenant::new(&base, tenants),
@@ -174,7 +174,8 @@ mod tests {
 
     /// A statement with values in its places: what kind they are of makes no difference here.
     fn with_values(sql: &str) -> String {
-        let sql = sql.replace("<in>", "11, 12, 13").replace("<topics>", "TRUE").replace("LIMIT ?", "LIMIT 10");
+        let sql =
+            sql.replace("<in>", "11, 12, 13").replace("<topics>", "TRUE").replace("LIMIT ?", "LIMIT 10");
         // A list of aggregates, and documents.
         let sql = sql.replace("aggregate_id IN (11, 12, 13)", "aggregate_id IN ('11', '12')");
         sql.replace("JSON_TABLE(?", "JSON_TABLE('[[1, \"a\", 1]]'").replace('?', "'2020-01-01'")
@@ -226,7 +227,10 @@ mod tests {
                     plan.iter().map(|row| (row.get("table"), row.get("key"), row.get("Extra"))).collect();
                 let ours = |table: &Option<String>| matches!(table.as_deref(), Some("org_outbox" | "t"));
                 assert!(
-                    steps.iter().filter(|(table, ..)| ours(table)).all(|(_, key, _)| key.as_deref() == Some(wanted)),
+                    steps
+                        .iter()
+                        .filter(|(table, ..)| ours(table))
+                        .all(|(_, key, _)| key.as_deref() == Some(wanted)),
                     "{life}: {steps:?}\n{sql}"
                 );
                 let sorted = steps.iter().any(|(table, _, extra)| {

@@ -79,8 +79,8 @@ impl Inner {
 
     /// Looks at the server and the table in it.
     async fn look(&self) -> Result<Opened, StoreError> {
-        let mut taken = self.claims.take().await?;
-        let connection = &mut taken.connection;
+        let mut link = self.claims.take().await?;
+        let connection = &mut link.connection;
         Server::expect(connection).await?;
         let (schema, table) = locate(connection, &self.table).await?;
         TableShape::expect(connection, &schema, &table).await?;
@@ -93,7 +93,7 @@ impl Inner {
             let indexed = !names.fill("{{by_tenants_waiting}}").is_empty();
             check_tenants(&self.tenants, &table, self.order, self.single_active, indexed)?;
         }
-        taken.keep();
+        link.keep();
         Ok(Opened {
             statements: Statements::new(&names, &sent, &self.tenants),
             key: table.table().to_owned(),
@@ -143,13 +143,13 @@ impl Inner {
     ) -> Result<Vec<&'a Lease>, StoreError> {
         let mut tries = Tries::new();
         let found = loop {
-            let mut taken = self.settles.take().await?;
-            match change_held(&mut taken, held, change, &document).await {
+            let mut link = self.settles.take().await?;
+            match change_held(&mut link, held, change, &document).await {
                 Ok(found) => {
-                    taken.keep();
+                    link.keep();
                     break found;
                 }
-                Err(error) => tries.again(taken, error).await?,
+                Err(error) => tries.again(link, error).await?,
             }
         };
         Ok(leases.filter(|lease| !found.contains(&sequence_of(lease.row))).collect())
@@ -168,21 +168,22 @@ impl Inner {
             let sql = with_list(&opened.statements.settle_delivered, sequences.len());
             let mut tries = Tries::new();
             loop {
-                let mut taken = self.settles.take().await?;
+                let mut link = self.settles.take().await?;
                 let settle = bind_list(sqlx::query(AssertSqlSafe(sql.as_str())), &sequences);
-                let settle = settle.bind(&*lease.token).bind(lease.attempts).execute(&mut taken.connection);
+                let settle = settle.bind(&*lease.token).bind(lease.attempts).execute(&mut link.connection);
                 match within(OPERATION_LIMIT, settle).await {
                     Ok(done) => {
                         if done.rows_affected() != sequences.len() as u64 {
                             let sql = &opened.statements.published;
                             lost.extend(
-                                not_settled(&mut taken.connection, sql, &sequences, done.rows_affected()).await?,
+                                not_settled(&mut link.connection, sql, &sequences, done.rows_affected())
+                                    .await?,
                             );
                         }
-                        taken.keep();
+                        link.keep();
                         break;
                     }
-                    Err(error) => tries.again(taken, error).await?,
+                    Err(error) => tries.again(link, error).await?,
                 }
             }
         }
@@ -201,19 +202,20 @@ impl Inner {
 
 /// Locks what is still held, and changes it; answers which that was.
 async fn change_held(
-    taken: &mut Taken<'_>,
+    link: &mut Taken<'_>,
     held: &str,
     change: &str,
     document: &str,
 ) -> Result<HashSet<i64>, StoreError> {
-    taken.begin().await?;
-    let look = sqlx::query_scalar::<_, i64>(AssertSqlSafe(held)).bind(document).fetch_all(&mut taken.connection);
+    link.begin().await?;
+    let look =
+        sqlx::query_scalar::<_, i64>(AssertSqlSafe(held)).bind(document).fetch_all(&mut link.connection);
     let found: HashSet<i64> = within(OPERATION_LIMIT, look).await?.into_iter().collect();
     if !found.is_empty() {
-        let change = sqlx::query(AssertSqlSafe(change)).bind(document).execute(&mut taken.connection);
+        let change = sqlx::query(AssertSqlSafe(change)).bind(document).execute(&mut link.connection);
         within(OPERATION_LIMIT, change).await?;
     }
-    taken.commit().await?;
+    link.commit().await?;
     Ok(found)
 }
 
@@ -234,7 +236,11 @@ async fn not_settled(
     }
     let ours = by_time.into_iter().rev().find(|(at, rows)| *at > 0 && rows.len() as u64 == settled);
     let ours: HashSet<i64> = ours.map(|(_, rows)| rows).unwrap_or_default().into_iter().collect();
-    Ok(sequences.iter().filter(|sequence| !ours.contains(*sequence)).map(|sequence| key_of(*sequence)).collect())
+    Ok(sequences
+        .iter()
+        .filter(|sequence| !ours.contains(*sequence))
+        .map(|sequence| key_of(*sequence))
+        .collect())
 }
 
 impl Store for MySqlStore {

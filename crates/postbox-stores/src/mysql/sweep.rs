@@ -25,46 +25,46 @@ impl Sweep for MySqlAdmin {
 
     async fn sweep(&self, request: &SweepRequest) -> Result<Swept, StoreError> {
         let looked = self.0.looked().await?;
-        let lock = lock_name("clean", &looked.schema, self.table());
+        let name = lock_name("clean", &looked.schema, self.table());
         let mut tries = Tries::new();
         loop {
-            let mut taken = self.0.link.take().await?;
+            let mut link = self.0.link.take().await?;
             // One cleaner at a time. The end of the session gives the lock back, too.
-            let locked = sqlx::query_scalar::<_, Option<bool>>("SELECT GET_LOCK(?, 0) = 1").bind(&lock);
-            let locked = within(OPERATION_LIMIT, locked.fetch_one(&mut taken.connection)).await?;
-            if locked != Some(true) {
-                taken.keep();
+            let alone = sqlx::query_scalar::<_, Option<bool>>("SELECT GET_LOCK(?, 0) = 1").bind(&name);
+            let alone = within(OPERATION_LIMIT, alone.fetch_one(&mut link.connection)).await?;
+            if alone != Some(true) {
+                link.keep();
                 return Ok(Swept::Busy);
             }
             let swept = async {
-                let deleted = sweep(&mut taken, looked, request).await?;
-                // All: it may have been taken once more for each try.
-                let unlock = sqlx::query("DO RELEASE_ALL_LOCKS()").execute(&mut taken.connection);
+                let deleted = sweep(&mut link, looked, request).await?;
+                // All: it may have been link once more for each try.
+                let unlock = sqlx::query("DO RELEASE_ALL_LOCKS()").execute(&mut link.connection);
                 within(OPERATION_LIMIT, unlock).await?;
                 Ok::<_, StoreError>(deleted)
             };
             let swept = swept.await;
             match swept {
                 Ok(deleted) => {
-                    taken.keep();
+                    link.keep();
                     return Ok(Swept::Deleted(deleted));
                 }
-                Err(error) => tries.again(taken, error).await?,
+                Err(error) => tries.again(link, error).await?,
             }
         }
     }
 }
 
-async fn sweep(taken: &mut Taken<'_>, looked: &Looked, request: &SweepRequest) -> Result<u64, StoreError> {
+async fn sweep(link: &mut Taken<'_>, looked: &Looked, request: &SweepRequest) -> Result<u64, StoreError> {
     let mut found = published(looked, "{{table}}", "{{by_pending}}", request, request.batch);
-    let mut deleted = delete(taken, looked, "{{table}}", &found).await?;
+    let mut deleted = delete(link, looked, "{{table}}", &found).await?;
     let room = |deleted: u64| request.batch.saturating_sub(u32::try_from(deleted).unwrap_or(u32::MAX));
     if let Some(dead) = dead(looked, request, "t.sequence", room(deleted)) {
-        deleted += delete(taken, looked, "{{table}}", &dead).await?;
+        deleted += delete(link, looked, "{{table}}", &dead).await?;
     }
     if looked.history.is_some() && room(deleted) > 0 {
         found = published(looked, "{{history}}", "{{by_history}}", request, room(deleted));
-        deleted += delete(taken, looked, "{{history}}", &found).await?;
+        deleted += delete(link, looked, "{{history}}", &found).await?;
     }
     Ok(deleted)
 }
@@ -91,34 +91,34 @@ fn dead(looked: &Looked, request: &SweepRequest, what: &str, rows: u32) -> Optio
 
 /// Deletes what was found, if it is still so and nobody has it locked; answers how many rows.
 async fn delete(
-    taken: &mut Taken<'_>,
+    link: &mut Taken<'_>,
     looked: &Looked,
     table: &str,
     found: &Clause,
 ) -> Result<u64, StoreError> {
-    let mut sequences = sequences(&mut taken.connection, found).await?;
+    let mut sequences = sequences(&mut link.connection, found).await?;
     if sequences.is_empty() {
         return Ok(0);
     }
     sequences.sort_unstable();
-    taken.begin().await?;
+    link.begin().await?;
     // What was replayed meanwhile is neither published nor dead any more.
     let sql = format!(
         "SELECT sequence FROM {table} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>)
            AND (published_at IS NOT NULL OR dead_at IS NOT NULL) FOR UPDATE SKIP LOCKED"
     );
     let lock = sqlx::query(AssertSqlSafe(with_list(&looked.template.fill(&sql), sequences.len())));
-    let rows = bind_list(lock, &sequences).fetch_all(&mut taken.connection);
+    let rows = bind_list(lock, &sequences).fetch_all(&mut link.connection);
     let rows = within(OPERATION_LIMIT, rows).await?;
-    let locked: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(classify)?;
+    let had: Vec<i64> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(classify)?;
     let mut deleted = 0;
-    if !locked.is_empty() {
+    if !had.is_empty() {
         let sql = looked.template.fill(&format!("DELETE FROM {table} WHERE sequence IN (<in>)"));
-        let delete = sqlx::query(AssertSqlSafe(with_list(&sql, locked.len())));
-        let delete = bind_list(delete, &locked).execute(&mut taken.connection);
+        let delete = sqlx::query(AssertSqlSafe(with_list(&sql, had.len())));
+        let delete = bind_list(delete, &had).execute(&mut link.connection);
         deleted = within(OPERATION_LIMIT, delete).await?.rows_affected();
     }
-    taken.commit().await?;
+    link.commit().await?;
     Ok(deleted)
 }
 
@@ -136,7 +136,8 @@ impl SweepCount for MySqlAdmin {
             tables.push(("{{history}}", "{{by_history}}"));
         }
         for (table, index) in tables {
-            let sql = looked.template.fill(&format!("SELECT COUNT(*) FROM {table} {index} WHERE {PUBLISHED}"));
+            let sql =
+                looked.template.fill(&format!("SELECT COUNT(*) FROM {table} {index} WHERE {PUBLISHED}"));
             due.published += count(&self.0.row(&Clause::new(sql).with(span(request.retention))).await?, 0)?;
         }
         if let Some(dead) = dead(looked, request, "COUNT(*)", u32::MAX) {

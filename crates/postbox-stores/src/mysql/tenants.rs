@@ -205,10 +205,13 @@ async fn pick(
     let sql = parts.collect::<Vec<_>>().join(" UNION ALL ");
     let share = i64::try_from(share).unwrap_or(i64::MAX);
     let front = share.saturating_mul(2).saturating_add(10);
-    let query = tenants.iter().zip(&conditions).fold(sqlx::query(AssertSqlSafe(sql)), |query, (tenant, condition)| {
-        let query = condition.bind(query.bind(*tenant)).bind(share);
-        late.bind(query.bind(*tenant).bind(front).bind(span(request.lock_ttl)))
-    });
+    let query = tenants.iter().zip(&conditions).fold(
+        sqlx::query(AssertSqlSafe(sql)),
+        |query, (tenant, condition)| {
+            let query = condition.bind(query.bind(*tenant)).bind(share);
+            late.bind(query.bind(*tenant).bind(front).bind(span(request.lock_ttl)))
+        },
+    );
     // Many forms, each used rarely.
     let rows = query.persistent(tenants.len() == 1).fetch_all(connection);
     let read = |row: &MySqlRow| Ok((row.try_get::<Uuid, _>(5)?, candidate(row)?));

@@ -86,7 +86,8 @@ impl Inner {
     async fn has_changed(&self) -> Result<bool, StoreError> {
         let opened = self.opened().await?;
         let mut watch = self.watch.take().await?;
-        let look = sqlx::query(AssertSqlSafe(opened.statements.mark.as_str())).fetch_one(&mut watch.connection);
+        let look =
+            sqlx::query(AssertSqlSafe(opened.statements.mark.as_str())).fetch_one(&mut watch.connection);
         let row = within(OPERATION_LIMIT, look).await?;
         watch.keep();
         Ok(self.seen.differs_from(Mark::read(&row, 0).map_err(classify)?))

@@ -81,11 +81,12 @@ impl Inner {
         while ordered.wants_more(choice) {
             let asked = Instant::now();
             let mut reader = self.reader.take().await?;
-            let look = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(opened.statements.ahead.as_str()))
-                .bind(ordered.ahead.cursor)
-                .bind(now().saturating_sub(span(request.lock_ttl)))
-                .bind(i64::try_from(CHUNK).unwrap_or(i64::MAX))
-                .fetch_one(&mut reader.connection);
+            let look =
+                sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(opened.statements.ahead.as_str()))
+                    .bind(ordered.ahead.cursor)
+                    .bind(now().saturating_sub(span(request.lock_ttl)))
+                    .bind(i64::try_from(CHUNK).unwrap_or(i64::MAX))
+                    .fetch_one(&mut reader.connection);
             let answer = within(OPERATION_LIMIT, look).await?.unwrap_or_default();
             reader.keep();
             let mut seen: Vec<Seen> = answer.split(';').filter_map(seen).collect();

@@ -142,7 +142,10 @@ impl Inner {
         if self.order != Order::None {
             self.tell(settlements.iter().map(|settlement| {
                 let sequence = sequence_of(settlement.lease.row);
-                (sequence, if lost.contains(&settlement.lease.row) { Fate::Lost } else { fate(settlement, now()) })
+                (
+                    sequence,
+                    if lost.contains(&settlement.lease.row) { Fate::Lost } else { fate(settlement, now()) },
+                )
             }));
         }
         Ok(Settled { lost, ..Settled::default() })

@@ -1,13 +1,14 @@
 //! Tables are made, upgraded and removed.
 
 use postbox_core::{Code, Inspect as _};
-use postbox_stores::mysql::migrate::{Extras, Format, Ordered, down, plan_with, print_down_with, print_up_with, up, up_with};
+use postbox_stores::mysql::migrate::{
+    Extras, Format, Ordered, down, plan_with, print_down_with, print_up_with, up, up_with,
+};
 use postbox_stores::mysql::{MySqlAdmin, connect_options};
 use postbox_testkit::MariaDbServer;
 use sqlx::{ConnectOptions as _, MySqlConnection};
 
-const ALL: Extras =
-    Extras { history: true, ordered: Ordered::Index, wake_trigger: false, tenants: true };
+const ALL: Extras = Extras { history: true, ordered: Ordered::Index, wake_trigger: false, tenants: true };
 
 async fn connect(url: &str) -> MySqlConnection {
     connect_options(url).unwrap().connect().await.unwrap()
@@ -37,8 +38,10 @@ async fn up_is_idempotent_and_repairs() {
         ("drop view org_outbox_status", "+ status view"),
         ("drop table postbox_audit", "+ table postbox_audit"),
         ("delete from postbox_relay", "+ row in postbox_relay"),
-        ("alter table org_outbox drop index org_outbox_pending_by_available, add index org_outbox_pending_by_available (topic)",
-         "- index org_outbox_pending_by_available (another one)"),
+        (
+            "alter table org_outbox drop index org_outbox_pending_by_available, add index org_outbox_pending_by_available (topic)",
+            "- index org_outbox_pending_by_available (another one)",
+        ),
     ] {
         db.sql(spoil);
         let steps = up(&mut connection, &table, |_| {}).await.unwrap().steps;
@@ -89,7 +92,11 @@ async fn down_refuses_what_waits_and_what_is_not_ours() {
     db.sql("insert into org_outbox (tenant_id, topic, payload, event_id) values (x'00', 'a', '{}', x'01')");
     assert_eq!(code(down(&mut connection, &table, false).await), Code::NotEmpty);
     down(&mut connection, &table, true).await.unwrap();
-    assert_eq!(db.sql("show tables"), "org_outbox_history\npostbox_audit\npostbox_relay", "another's table stays");
+    assert_eq!(
+        db.sql("show tables"),
+        "org_outbox_history\npostbox_audit\npostbox_relay",
+        "another's table stays"
+    );
 }
 
 /// Times are UTC, whatever the session of a writer says; ids are drawn; JSON may be as deep as it likes.

@@ -250,7 +250,10 @@ impl Subject for Table {
     }
 
     async fn spoil(&self, event: EventId) {
-        assert_eq!(self.changed("UPDATE org_outbox SET headers = '[1, 2]' WHERE event_id = ?", event).await, 1);
+        assert_eq!(
+            self.changed("UPDATE org_outbox SET headers = '[1, 2]' WHERE event_id = ?", event).await,
+            1
+        );
     }
 
     async fn set_attempts(&self, event: EventId, attempts: i32) {

@@ -41,7 +41,9 @@ impl Account {
             .into_iter()
             .find_map(|name| Some(Other { name, uid: id("-u", name)?, gid: id("-g", name)? }))
             .map(|other| Self { other: Some(other) })
-            .ok_or_else(|| format!("root cannot run {server}, and there is no account `{account}` or `nobody`"))
+            .ok_or_else(|| {
+                format!("root cannot run {server}, and there is no account `{account}` or `nobody`")
+            })
     }
 
     /// A folder in which this account's servers can live.

@@ -74,7 +74,8 @@ pub async fn down(
     let lock = Alone::wait(connection, &table).await?;
     let unpublished = template.fill("SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL)");
     let done = async {
-        let unpublished = sqlx::query_scalar::<_, bool>(AssertSqlSafe(unpublished)).fetch_one(&mut *connection);
+        let unpublished =
+            sqlx::query_scalar::<_, bool>(AssertSqlSafe(unpublished)).fetch_one(&mut *connection);
         if unpublished.await.map_err(classify)? && !discard_unpublished {
             let message = format!("{table} holds events that were not published");
             return Err(StoreError::new(Code::NotEmpty, StoreErrorKind::Refused, message));
@@ -108,7 +109,8 @@ pub(super) fn drops(history: bool) -> impl Iterator<Item = &'static str> {
 async fn run(connection: &mut MySqlConnection, sql: &str) -> Result<(), StoreError> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let run = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut *connection).await.map_err(classify);
+        let run =
+            sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut *connection).await.map_err(classify);
         match run {
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == StoreErrorKind::Conflict => {

@@ -2,8 +2,8 @@
 
 use postbox_core::{StoreError, TableName};
 
-use super::apply::drops;
 use super::super::history::name_of;
+use super::apply::drops;
 use super::{Extras, Format, REGISTER, TIME, check, index_sql, names, wanted};
 use crate::print::{goose, join};
 
@@ -32,7 +32,8 @@ pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Resul
         up.push(template.fill(include_str!("../migrations/history.sql")));
         up.push(index_sql(&table.quoted_sibling(&history, '`'), &history, TIME));
     }
-    let rest = [include_str!("../migrations/relay.sql"), include_str!("../migrations/audit.sql"), view, REGISTER];
+    let rest =
+        [include_str!("../migrations/relay.sql"), include_str!("../migrations/audit.sql"), view, REGISTER];
     up.extend(rest.map(|sql| template.fill(sql)));
     Ok(match format {
         Format::Sql => join(&up),
