@@ -87,7 +87,7 @@ codes! {
         "Use postgres://user:password@host:port/database, mysql://user:password@host:port/database, or sqlite:path/to/file.db.";
     DatabaseVersion = "OUTBOX_DB_VERSION",
         "The database server is too old.",
-        "Use PostgreSQL 14, MariaDB 10.6 or MySQL 8.0.14, or later.";
+        "Use PostgreSQL 14, MariaDB 10.6 or MySQL 8.0.16, or later.";
     DatabaseFile = "OUTBOX_DB_FILE",
         "The database file cannot be opened, or is not a database.",
         "Check the path in DATABASE_URL; add ?mode=rwc to make a file that does not exist yet.";

@@ -3,7 +3,7 @@
 //! [`MySqlStore`] is what a relay works with, [`MySqlAdmin`] what operators and cleaners do, [`migrate`] makes the tables;
 //! enqueue takes a `&mut sqlx::Transaction<'_, MySql>`, or the transaction that
 //! [`Outbox::begin`](postbox_core::Outbox::begin) opens on a `&MySqlPool`. MariaDB 10.6 or later is what the tests run on;
-//! for MySQL 8.0.14 or later the SQL is the same, but it was not tested there.
+//! for MySQL 8.0.16 or later the SQL is the same, but it was not tested there.
 //!
 //! ```no_run
 //! use postbox_stores::mysql::{self, migrate};

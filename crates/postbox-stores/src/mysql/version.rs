@@ -44,11 +44,11 @@ impl Server {
         Self { kind, version }
     }
 
-    /// Locks that are passed by, defaults that are worked out, and JSON as a table.
+    /// Locks that are passed by, defaults that are worked out, checks, and JSON as a table.
     fn check(&self) -> Result<(), StoreError> {
         let (least, why) = match self.kind {
             Kind::MariaDb => ((10, 6, 0), "use MariaDB 10.6 or later"),
-            Kind::MySql => ((8, 0, 14), "use MySQL 8.0.14 or later"),
+            Kind::MySql => ((8, 0, 16), "use MySQL 8.0.16 or later"),
             Kind::TiDb => {
                 let message = "TiDB cannot be used: it has neither SKIP LOCKED nor JSON_TABLE, which claims and settles need";
                 return Err(StoreError::new(Code::DatabaseVersion, StoreErrorKind::Refused, message));
@@ -84,7 +84,7 @@ mod tests {
             ("10.11.6-MariaDB-0+deb12u1", "MariaDB 10.11.6"),
             ("5.5.5-10.6.0-MariaDB", "MariaDB 10.6.0"),
             ("11.4.2-MariaDB-log", "MariaDB 11.4.2"),
-            ("8.0.14", "MySQL 8.0.14"),
+            ("8.0.16", "MySQL 8.0.16"),
             ("8.4.0-commercial", "MySQL 8.4.0"),
         ] {
             let server = Server::read(text);
@@ -93,7 +93,7 @@ mod tests {
         }
         for (text, why) in [
             ("10.5.27-MariaDB", "MariaDB 10.5.27 is too old: use MariaDB 10.6"),
-            ("5.7.44-log", "MySQL 5.7.44 is too old: use MySQL 8.0.14"),
+            ("5.7.44-log", "MySQL 5.7.44 is too old: use MySQL 8.0.16"),
             ("8.0.11-TiDB-v8.5.0", "SKIP LOCKED"),
             ("what", "MySQL 0.0.0 is too old"),
         ] {

@@ -1,6 +1,7 @@
 //! The store suite and the hazards of MySQL and MariaDB, against a real MariaDB server.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
+mod embed;
 mod faults;
 mod migrations;
 mod order;
