@@ -14,7 +14,7 @@ mod clock;
 mod cursor;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod headers;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod inbox;
 #[cfg(feature = "mysql")]
 pub mod mysql;

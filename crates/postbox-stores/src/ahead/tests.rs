@@ -32,7 +32,7 @@ fn ahead(rows: impl IntoIterator<Item = Seen>) -> Ahead {
 }
 
 fn choose_at(ahead: &mut Ahead, now: i64, limit: usize, exclude: &[&str]) -> Vec<i64> {
-    let exclude: HashSet<u64> = exclude.iter().map(|topic| number(topic)).collect();
+    let exclude: HashSet<u64> = exclude.iter().map(number).collect();
     let wanted = Wanted { now, limit, max_bytes: usize::MAX, max_attempts: 5, exclude: &exclude };
     let mut chosen = Vec::new();
     ahead.wake(wanted);

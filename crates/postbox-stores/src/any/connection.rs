@@ -109,6 +109,7 @@ impl AnyConnection {
         match &mut self.0 {
             Kind::Postgres(connection, _) => postgres::migrate::has_inbox(connection, table).await,
             Kind::Sqlite(connection) => sqlite::migrate::has_inbox(connection, table).await,
+            Kind::MySql(connection) => mysql::migrate::has_inbox(connection, table).await,
         }
     }
 

@@ -4,6 +4,7 @@
 //! interrupted goes on where it stopped.
 
 mod apply;
+mod inbox;
 mod print;
 
 use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
@@ -18,6 +19,7 @@ use crate::table::Template;
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
 pub use crate::print::Format;
 pub use apply::{down, up, up_with};
+pub use inbox::has_inbox;
 pub use print::{print_down, print_down_with, print_up, print_up_with};
 
 /// The index by which rows are claimed, found when they are dead, and cleaned: the end of its name, and its columns.
@@ -147,6 +149,7 @@ pub async fn plan_with(
         step(format!("+ index {index_name}"), &add, lock);
     }
     let history = history_steps(connection, &schema, &table, extras.history, &coming, &mut step).await?;
+    inbox::steps(connection, &schema, &table, extras.inbox, &mut step).await?;
     let own = shape.iter().flat_map(TableShape::own_columns);
     if history == HistoryComing::New {
         for column in own {

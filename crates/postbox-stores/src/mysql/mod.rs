@@ -52,6 +52,7 @@ mod embed;
 mod error;
 mod gone;
 mod history;
+mod inbox;
 mod leader;
 mod lease;
 mod letters;

@@ -1,5 +1,7 @@
 //! The cleaner's work: what is past its retention is found without a lock, and deleted if nobody has it.
 
+use std::time::Duration;
+
 use postbox_core::StoreError;
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
@@ -52,6 +54,10 @@ impl Sweep for MySqlAdmin {
                 Err(error) => tries.again(link, error).await?,
             }
         }
+    }
+
+    async fn sweep_inbox(&self, retention: Duration, batch: u32) -> Result<Swept, StoreError> {
+        self.clean_inbox(retention, batch).await
     }
 }
 

@@ -69,10 +69,9 @@ async fn what_is_in_the_way_is_said_with_the_next_step() {
     let error = builder(&table, &sink).hot(HotPath::new()).start().await.unwrap_err();
     assert_eq!(error.code(), Code::ConfigInvalid);
     assert!(error.to_string().contains("innodb_flush_log_at_trx_commit"), "{error}");
-    for builder in [
-        builder(&table, &sink),
-        builder(&table, &sink).hot(HotPath::new().allow_asynchronous_commit()),
-    ] {
+    for builder in
+        [builder(&table, &sink), builder(&table, &sink).hot(HotPath::new().allow_asynchronous_commit())]
+    {
         builder.start().await.unwrap().shutdown().await.unwrap();
     }
 }

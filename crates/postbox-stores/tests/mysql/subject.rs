@@ -135,6 +135,10 @@ impl Subject for Table {
         false
     }
 
+    fn waiting_may_conflict(&self) -> bool {
+        true
+    }
+
     fn commits_can_be_refused(&self) -> bool {
         false
     }
@@ -193,6 +197,17 @@ impl Subject for Table {
         let mut connection = self.pool.acquire().await.unwrap();
         let plan = migrate::up_with(&mut connection, &self.name, extras, |_| {}).await.unwrap();
         plan.steps.into_iter().map(|step| step.what).collect()
+    }
+
+    async fn make_inbox(&self) {
+        let extras = Extras { inbox: true, ..Extras::default() };
+        let mut connection = self.pool.acquire().await.unwrap();
+        migrate::up_with(&mut connection, &self.name, extras, |_| {}).await.unwrap();
+    }
+
+    async fn age_inbox(&self, by: Duration) {
+        let age = sqlx::query("UPDATE org_inbox SET processed_at = processed_at - INTERVAL ? MICROSECOND");
+        age.bind(i64::try_from(by.as_micros()).unwrap()).execute(&self.pool).await.unwrap();
     }
 
     async fn moved(&self, event: EventId) -> Option<RowState> {

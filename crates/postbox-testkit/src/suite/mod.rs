@@ -64,6 +64,10 @@ pub trait Subject: Sync {
     fn errors_abort(&self) -> bool {
         true
     }
+    /// Whether the database may end one of several transactions that wait for the same row.
+    fn waiting_may_conflict(&self) -> bool {
+        false
+    }
     /// Whether a COMMIT can be refused by a constraint that is deferred until then.
     fn commits_can_be_refused(&self) -> bool {
         true

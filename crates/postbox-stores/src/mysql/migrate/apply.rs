@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection};
 
 use super::super::error::classify;
 use super::super::history::HistoryShape;
+use super::super::inbox::InboxShape;
 use super::super::leader::lock_name;
 use super::super::schema::{TableShape, columns, locate};
 use super::{Extras, Plan, Step, names, plan_with};
@@ -53,7 +54,7 @@ pub async fn up_with(
     done
 }
 
-/// Removes a table and what belongs to it, also its history. Refuses while it holds events that were not published, unless
+/// Removes a table and what belongs to it, also its history and the inbox of its module. Refuses while it holds events that were not published, unless
 /// they are to be lost on purpose.
 ///
 /// # Errors
@@ -83,7 +84,8 @@ pub async fn down(
         let relay = !columns(connection, &schema, "postbox_relay").await.map_err(classify)?.is_empty();
         // Another's table of that name is not ours to remove.
         let history = HistoryShape::find(connection, &schema, &table).await.map_err(classify)?.is_some();
-        for sql in drops(history).filter(|sql| relay || !sql.contains("{{relay}}")) {
+        let inbox = InboxShape::is_there(connection, &schema, &table).await?;
+        for sql in drops(history, inbox).filter(|sql| relay || !sql.contains("{{relay}}")) {
             run(connection, &template.fill(sql)).await?;
         }
         Ok(())
@@ -94,15 +96,17 @@ pub async fn down(
 }
 
 const DROP_HISTORY: &str = "DROP TABLE IF EXISTS {{history}}";
-const DROPS: [&str; 4] = [
+const DROP_INBOX: &str = "DROP TABLE IF EXISTS {{inbox}}";
+const DROPS: [&str; 5] = [
     "DROP VIEW IF EXISTS {{status_view}}",
     "DROP TABLE {{table}}",
     DROP_HISTORY,
+    DROP_INBOX,
     "DELETE FROM {{relay}} WHERE tbl = {{key}}",
 ];
 
-pub(super) fn drops(history: bool) -> impl Iterator<Item = &'static str> {
-    DROPS.into_iter().filter(move |sql| history || *sql != DROP_HISTORY)
+pub(super) fn drops(history: bool, inbox: bool) -> impl Iterator<Item = &'static str> {
+    DROPS.into_iter().filter(move |sql| (history || *sql != DROP_HISTORY) && (inbox || *sql != DROP_INBOX))
 }
 
 /// Runs a step. One that others hold up is tried again: until then they come first.

@@ -1,0 +1,293 @@
+//! `<module>_inbox`: messages recorded in a sqlx transaction, listed, forgotten and cleaned.
+
+use std::time::Duration;
+
+use postbox_core::cleaner::Swept;
+use postbox_core::{
+    InboxAdmin, InboxDriver, InboxEntry, InboxFilter, InboxPage, InboxRequest, InboxTrouble, InboxTx,
+    Recording, StoreError, TableName,
+};
+use sqlx::mysql::{MySqlDatabaseError, MySqlRow};
+use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _, Transaction};
+use uuid::Uuid;
+
+use super::admin::{Looked, MySqlAdmin, audit, count};
+use super::clause::Clause;
+use super::clock::{at, known_time, span};
+use super::error::{DEADLOCK, classify, within};
+use super::link::{OPERATION_LIMIT, Tries};
+use super::schema::{columns, indexes};
+use super::tx::SqlxMySql;
+use crate::audit::forgotten;
+use crate::inbox::{FORGET_BATCH, is_no_inbox, missing};
+use crate::table::Template;
+
+/// The end of the index's name, and its columns.
+pub(super) const INDEX: (&str, &str) = ("by_time", "processed_at");
+
+const COLUMNS: [(&str, &str); 4] = [
+    ("consumer", "varbinary(127)"),
+    ("message_id", "varbinary(1024)"),
+    ("processed_at", "datetime(6)"),
+    ("recorded_by", "binary(16)"),
+];
+
+/// Somebody has had a lock for longer than this session waits.
+const LOCK_WAIT: u16 = 1205;
+const NO_SUCH_TABLE: u16 = 1146;
+/// So many messages are recorded by one statement.
+const CHUNK: usize = 1000;
+
+/// A message that is known changes nothing. That is said as a change of nothing, and not as `INSERT IGNORE`: of many who wait for one that
+/// rolls back, the next then has the row to itself, where else two would share it and neither could go on.
+const RECORD: &str = "INSERT INTO {{inbox}} (consumer, message_id, recorded_by) VALUES {{rows}}
+                      ON DUPLICATE KEY UPDATE consumer = {{inbox}}.consumer";
+
+/// Those that this batch has written.
+const NEW: &str =
+    "SELECT message_id FROM {{inbox}} WHERE consumer = ? AND message_id IN ({{list}}) AND recorded_by = ?";
+
+async fn record(
+    tx: &mut Transaction<'_, MySql>,
+    recording: Recording<'_>,
+) -> Result<Vec<String>, sqlx::Error> {
+    let Recording { table, consumer, messages } = recording;
+    let mut new = Vec::new();
+    for messages in messages.chunks(CHUNK) {
+        let batch = Uuid::now_v7();
+        let template = Template::default().with("inbox", table.quoted('`'));
+        let rows = vec!["(?, ?, ?)"; messages.len()].join(", ");
+        let list = vec!["?"; messages.len()].join(", ");
+        let insert = template.clone().with("rows", rows).fill(RECORD);
+        let insert = sqlx::query(AssertSqlSafe(insert)).persistent(table.prepared());
+        let bind = |query: super::list_of::Bound<'static>, message: &&str| {
+            query.bind(consumer.as_bytes().to_vec()).bind(message.as_bytes().to_vec()).bind(batch)
+        };
+        messages.iter().fold(insert, bind).execute(&mut **tx).await?;
+        let select = template.with("list", list).fill(NEW);
+        let select = sqlx::query(AssertSqlSafe(select)).persistent(table.prepared());
+        let select = select.bind(consumer.as_bytes().to_vec());
+        let select = messages.iter().fold(select, |query, message| query.bind(message.as_bytes().to_vec()));
+        for row in select.bind(batch).fetch_all(&mut **tx).await? {
+            new.push(bytes(&row, 0)?);
+        }
+    }
+    Ok(new)
+}
+
+fn trouble(error: &sqlx::Error) -> InboxTrouble {
+    let number = error.as_database_error().and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
+    match number.map(MySqlDatabaseError::number) {
+        Some(DEADLOCK | LOCK_WAIT) => InboxTrouble::Conflict,
+        Some(NO_SUCH_TABLE) => InboxTrouble::Missing,
+        _ => InboxTrouble::Other,
+    }
+}
+
+impl InboxTx<SqlxMySql> for &mut Transaction<'_, MySql> {
+    type Error = sqlx::Error;
+
+    async fn record(self, recording: Recording<'_>) -> Result<Vec<String>, sqlx::Error> {
+        record(self, recording).await
+    }
+
+    fn trouble(error: &sqlx::Error) -> InboxTrouble {
+        trouble(error)
+    }
+}
+
+impl InboxDriver for SqlxMySql {
+    async fn record(
+        tx: &mut Transaction<'static, MySql>,
+        recording: Recording<'_>,
+    ) -> Result<Vec<String>, sqlx::Error> {
+        record(tx, recording).await
+    }
+
+    fn trouble(error: &sqlx::Error) -> InboxTrouble {
+        trouble(error)
+    }
+}
+
+/// What stands where the inbox of a module would be.
+#[derive(Debug, Clone)]
+pub(super) struct InboxShape {
+    name: String,
+    problems: Vec<String>,
+    indexed: bool,
+}
+
+impl InboxShape {
+    /// Reads it; none if nothing stands there.
+    pub(super) async fn read(
+        connection: &mut MySqlConnection,
+        schema: &str,
+        table: &TableName,
+    ) -> Result<Option<Self>, sqlx::Error> {
+        let name = table.inbox();
+        let found = columns(connection, schema, &name).await?;
+        if found.is_empty() {
+            return Ok(None);
+        }
+        let indexes = indexes(connection, schema, &name).await?;
+        let indexed = indexes.values().any(|columns| columns == INDEX.1);
+        let problem = |(column, kind): (&str, &str)| match found.iter().find(|found| found.name == column) {
+            Some(found) if found.whole.to_ascii_lowercase().starts_with(kind) => None,
+            Some(found) => Some(format!("{column} is {}, not {kind}", found.whole)),
+            None => Some(format!("{column} is missing")),
+        };
+        let mut problems: Vec<String> = COLUMNS.into_iter().filter_map(problem).collect();
+        if !indexes.values().any(|columns| columns == "consumer, message_id") {
+            problems.push("its key is not (consumer, message_id)".to_owned());
+        }
+        Ok(Some(Self { name, problems, indexed }))
+    }
+
+    /// Whether there is one that is ours; another's table of this name is none.
+    pub(super) async fn is_there(
+        connection: &mut MySqlConnection,
+        schema: &str,
+        table: &TableName,
+    ) -> Result<bool, StoreError> {
+        let found = Self::read(connection, schema, table).await.map_err(classify)?;
+        Ok(found.is_some_and(|found| found.check().is_ok()))
+    }
+
+    /// Whether it is one; another's table of this name is none, and is left alone.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        is_no_inbox(&self.name, &self.problems)
+    }
+
+    /// Whether its index is there.
+    pub(super) fn is_indexed(&self) -> bool {
+        self.indexed
+    }
+}
+
+impl MySqlAdmin {
+    /// Refuses where there is no inbox.
+    async fn expect_inbox(&self) -> Result<&Looked, StoreError> {
+        if self.has_inbox().await? { self.0.looked().await } else { Err(missing(self.table())) }
+    }
+
+    pub(super) async fn clean_inbox(&self, retention: Duration, batch: u32) -> Result<Swept, StoreError> {
+        // Each time: it may be made while a cleaner runs.
+        if !self.has_inbox().await? {
+            return Ok(Swept::Deleted(0));
+        }
+        let looked = self.0.looked().await?;
+        let sql = "DELETE FROM {{inbox}} WHERE processed_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+                   ORDER BY processed_at LIMIT ?";
+        let delete = Clause::new(looked.template.fill(sql)).with(span(retention)).with(i64::from(batch));
+        Ok(Swept::Deleted(self.delete(looked, &delete, None).await?))
+    }
+
+    /// Deletes messages in one transaction; answers how many. What somebody did is written down with it.
+    async fn delete(
+        &self,
+        looked: &Looked,
+        delete: &Clause,
+        done: Option<(&str, &serde_json::Value)>,
+    ) -> Result<u64, StoreError> {
+        let mut tries = Tries::new();
+        loop {
+            let mut link = self.0.link.take().await?;
+            let once = async {
+                link.begin().await?;
+                let deleted = delete.query().execute(&mut link.connection);
+                let rows = within(OPERATION_LIMIT, deleted).await?.rows_affected();
+                if let Some((who, what)) = done.filter(|_| rows > 0) {
+                    audit(&mut link.connection, looked, who, "forget", what, rows).await?;
+                }
+                link.commit().await?;
+                Ok(rows)
+            };
+            match once.await {
+                Ok(rows) => {
+                    link.keep();
+                    return Ok(rows);
+                }
+                Err(error) => tries.again(link, error).await?,
+            }
+        }
+    }
+}
+
+/// The condition of a filter.
+fn chosen(filter: &InboxFilter) -> Clause {
+    let mut chosen = Clause::new("TRUE");
+    chosen.and("consumer = ?", filter.consumer.as_deref());
+    if !filter.message_ids.is_empty() {
+        let list = vec!["?"; filter.message_ids.len()].join(", ");
+        let ids = filter.message_ids.iter().map(|id| id.as_str().into());
+        chosen.push(&format!(" AND message_id IN ({list})"), ids);
+    }
+    chosen.and("processed_at >= ?", filter.since.map(at));
+    chosen.and("processed_at < ?", filter.until.map(at));
+    chosen
+}
+
+/// A statement about what a filter finds.
+fn about(looked: &Looked, sql: &str, filter: &InboxFilter) -> Clause {
+    let mut clause = Clause::new(looked.template.fill(sql));
+    clause.append(&chosen(filter));
+    clause
+}
+
+fn bytes(row: &MySqlRow, place: usize) -> Result<String, sqlx::Error> {
+    let bytes: Vec<u8> = row.try_get(place)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn entry(row: &MySqlRow) -> Result<InboxEntry, sqlx::Error> {
+    Ok(InboxEntry { consumer: bytes(row, 0)?, message_id: bytes(row, 1)?, processed_at: known_time(row, 2)? })
+}
+
+impl InboxAdmin for MySqlAdmin {
+    async fn has_inbox(&self) -> Result<bool, StoreError> {
+        let schema = &self.0.looked().await?.schema;
+        let mut link = self.0.link.take().await?;
+        let found = InboxShape::is_there(&mut link.connection, schema, self.table()).await?;
+        link.keep();
+        Ok(found)
+    }
+
+    async fn inbox_list(&self, request: &InboxRequest) -> Result<InboxPage, StoreError> {
+        let looked = self.expect_inbox().await?;
+        let sql = "SELECT consumer, message_id, processed_at FROM {{inbox}} WHERE ";
+        let mut list = about(looked, sql, &request.filter);
+        if let Some(after) = &request.after {
+            let args = [
+                at(after.processed_at).into(),
+                after.consumer.as_str().into(),
+                after.message_id.as_str().into(),
+            ];
+            list.push(" AND (processed_at, consumer, message_id) < (?, ?, ?)", args);
+        }
+        let order = " ORDER BY processed_at DESC, consumer DESC, message_id DESC LIMIT ?";
+        list.push(order, [(i64::from(request.limit) + 1).into()]);
+        let rows = self.0.rows(&list).await?;
+        let entries = rows.iter().map(entry).collect::<Result<_, _>>().map_err(classify)?;
+        Ok(InboxPage::of(entries, request.limit))
+    }
+
+    async fn inbox_count(&self, filter: &InboxFilter) -> Result<u64, StoreError> {
+        let looked = self.expect_inbox().await?;
+        count(&self.0.row(&about(looked, "SELECT COUNT(*) FROM {{inbox}} WHERE ", filter)).await?, 0)
+    }
+
+    async fn inbox_forget(&self, filter: &InboxFilter, who: &str) -> Result<u64, StoreError> {
+        let looked = self.expect_inbox().await?;
+        let what = forgotten(&self.table().inbox(), filter);
+        let mut delete = about(looked, "DELETE FROM {{inbox}} WHERE ", filter);
+        delete.push(" ORDER BY processed_at LIMIT ?", [i64::from(FORGET_BATCH).into()]);
+        let mut total = 0;
+        loop {
+            let rows = self.delete(looked, &delete, Some((who, &what))).await?;
+            total += rows;
+            if rows < u64::from(FORGET_BATCH) {
+                return Ok(total);
+            }
+        }
+    }
+}
