@@ -129,15 +129,15 @@ impl InboxShape {
         if found.is_empty() {
             return Ok(None);
         }
-        let indexes = indexes(connection, schema, &name).await?;
-        let indexed = indexes.values().any(|columns| columns == INDEX.1);
+        let keys = indexes(connection, schema, &name).await?;
+        let indexed = keys.values().any(|columns| columns == INDEX.1);
         let problem = |(column, kind): (&str, &str)| match found.iter().find(|found| found.name == column) {
             Some(found) if found.whole.to_ascii_lowercase().starts_with(kind) => None,
             Some(found) => Some(format!("{column} is {}, not {kind}", found.whole)),
             None => Some(format!("{column} is missing")),
         };
         let mut problems: Vec<String> = COLUMNS.into_iter().filter_map(problem).collect();
-        if !indexes.values().any(|columns| columns == "consumer, message_id") {
+        if !keys.values().any(|columns| columns == "consumer, message_id") {
             problems.push("its key is not (consumer, message_id)".to_owned());
         }
         Ok(Some(Self { name, problems, indexed }))
