@@ -160,17 +160,21 @@ async fn write(url: &str, writer: usize, events: usize, kills: &AtomicUsize, ora
         insert.execute(&mut *tx).await.unwrap();
         if n % 7 == 0 {
             tx.rollback().await.unwrap();
-            ids.into_iter().for_each(|id| oracle.rolled_back(id));
+            for id in ids {
+                oracle.rolled_back(id);
+            }
         } else {
             tx.commit().await.unwrap();
             written += ids.len();
-            ids.into_iter().for_each(|id| oracle.committed(id));
+            for id in ids {
+                oracle.committed(id);
+            }
         }
     }
 }
 
 /// 20,000 events, relays that share the table and are killed in turn; no relay tells of a deadlock.
-fn through_kills(oracle: Oracle, migrate: &[&str], relay: &[&str]) {
+fn through_kills(oracle: &Oracle, migrate: &[&str], relay: &[&str]) {
     let place = Place::new();
     place.ok(&[&["migrate", "up", "--table", TABLE], migrate].concat());
     let (kills, done) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -180,7 +184,7 @@ fn through_kills(oracle: Oracle, migrate: &[&str], relay: &[&str]) {
         scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let url = &place.db.url;
-            let write = |writer| write(url, writer, 5_000, &kills, &oracle);
+            let write = |writer| write(url, writer, 5_000, &kills, oracle);
             runtime.block_on(async { tokio::join!(write(0), write(1), write(2), write(3)) });
             done.store(true, Ordering::SeqCst);
         });
@@ -218,13 +222,13 @@ fn through_kills(oracle: Oracle, migrate: &[&str], relay: &[&str]) {
 /// P2 under kill -9 at any instant, with relays that share the table.
 #[test]
 fn twenty_thousand_events_through_ten_kills() {
-    through_kills(Oracle::new(), &[], &[]);
+    through_kills(&Oracle::new(), &[], &[]);
 }
 
 /// P4 besides.
 #[test]
 fn in_order_through_ten_kills() {
-    through_kills(Oracle::new().ordered(), &["--order-index"], &["--ordering", "aggregate"]);
+    through_kills(&Oracle::new().ordered(), &["--order-index"], &["--ordering", "aggregate"]);
 }
 
 /// Hazard 9: a relay that is stopped, not dead, loses its place; when it goes on it does no harm.

@@ -26,6 +26,14 @@ pub enum AnyAdmin {
 
 /// The same for every database.
 macro_rules! each {
+    // Boxed, or the largest of them would make all others large.
+    ($self:ident, $admin:ident => async $answer:expr) => {
+        match $self {
+            Self::Postgres($admin) => $answer.await,
+            Self::Sqlite($admin) => $answer.await,
+            Self::MySql($admin) => Box::pin($answer).await,
+        }
+    };
     ($self:ident, $admin:ident => $answer:expr) => {
         match $self {
             Self::Postgres($admin) => $answer,
@@ -41,7 +49,7 @@ impl AnyAdmin {
     /// # Errors
     /// When the table is missing or of another shape.
     pub async fn layout(&self) -> Result<Layout, StoreError> {
-        each!(self, admin => admin.layout().await)
+        each!(self, admin => async admin.layout())
     }
 
     /// Whether the table has a history that published events can be moved to.
@@ -49,7 +57,7 @@ impl AnyAdmin {
     /// # Errors
     /// As [`layout`](Self::layout).
     pub async fn has_history(&self) -> Result<bool, StoreError> {
-        each!(self, admin => admin.has_history().await)
+        each!(self, admin => async admin.has_history())
     }
 
     /// What the table has for delivery in order; none where every table has it, since there is one writer at a time.
@@ -72,7 +80,7 @@ impl AnyAdmin {
     /// # Errors
     /// When the table is bare, or the database fails.
     pub async fn pause(&self, who: &str, reason: &str) -> Result<bool, StoreError> {
-        each!(self, admin => admin.pause(who, reason).await)
+        each!(self, admin => async admin.pause(who, reason))
     }
 
     /// Starts delivery again. Answers whether it was paused.
@@ -80,17 +88,17 @@ impl AnyAdmin {
     /// # Errors
     /// As [`pause`](Self::pause).
     pub async fn resume(&self, who: &str) -> Result<bool, StoreError> {
-        each!(self, admin => admin.resume(who).await)
+        each!(self, admin => async admin.resume(who))
     }
 }
 
 impl Inspect for AnyAdmin {
     async fn counts(&self) -> Result<TableCounts, StoreError> {
-        each!(self, admin => admin.counts().await)
+        each!(self, admin => async admin.counts())
     }
 
     async fn relay(&self) -> Result<TableRelay, StoreError> {
-        each!(self, admin => admin.relay().await)
+        each!(self, admin => async admin.relay())
     }
 }
 
@@ -104,93 +112,93 @@ impl Sweep for AnyAdmin {
     }
 
     async fn sweep(&self, request: &SweepRequest) -> Result<Swept, StoreError> {
-        each!(self, admin => admin.sweep(request).await)
+        each!(self, admin => async admin.sweep(request))
     }
 
     async fn sweep_inbox(&self, retention: Duration, batch: u32) -> Result<Swept, StoreError> {
-        each!(self, admin => admin.sweep_inbox(retention, batch).await)
+        each!(self, admin => async admin.sweep_inbox(retention, batch))
     }
 
     async fn tidy(&self) -> Result<Tidied, StoreError> {
-        each!(self, admin => admin.tidy().await)
+        each!(self, admin => async admin.tidy())
     }
 }
 
 impl SweepCount for AnyAdmin {
     async fn due(&self, request: &SweepRequest) -> Result<Due, StoreError> {
-        each!(self, admin => admin.due(request).await)
+        each!(self, admin => async admin.due(request))
     }
 }
 
 impl Diagnose for AnyAdmin {
     async fn diagnose(&self, examination: Examination) -> Vec<Finding> {
-        each!(self, admin => admin.diagnose(examination).await)
+        each!(self, admin => async admin.diagnose(examination))
     }
 }
 
 impl InboxAdmin for AnyAdmin {
     async fn has_inbox(&self) -> Result<bool, StoreError> {
-        each!(self, admin => admin.has_inbox().await)
+        each!(self, admin => async admin.has_inbox())
     }
 
     async fn inbox_list(&self, request: &InboxRequest) -> Result<InboxPage, StoreError> {
-        each!(self, admin => admin.inbox_list(request).await)
+        each!(self, admin => async admin.inbox_list(request))
     }
 
     async fn inbox_count(&self, filter: &InboxFilter) -> Result<u64, StoreError> {
-        each!(self, admin => admin.inbox_count(filter).await)
+        each!(self, admin => async admin.inbox_count(filter))
     }
 
     async fn inbox_forget(&self, filter: &InboxFilter, who: &str) -> Result<u64, StoreError> {
-        each!(self, admin => admin.inbox_forget(filter, who).await)
+        each!(self, admin => async admin.inbox_forget(filter, who))
     }
 }
 
 impl DeadLetters for AnyAdmin {
     async fn query(&self, filter: &DeadFilter, limit: u32) -> Result<Vec<DeadEvent>, StoreError> {
-        each!(self, admin => admin.query(filter, limit).await)
+        each!(self, admin => async admin.query(filter, limit))
     }
 
     async fn count(&self, filter: &DeadFilter) -> Result<u64, StoreError> {
-        each!(self, admin => admin.count(filter).await)
+        each!(self, admin => async admin.count(filter))
     }
 
     async fn causes(&self, filter: &DeadFilter) -> Result<Vec<DeadCause>, StoreError> {
-        each!(self, admin => admin.causes(filter).await)
+        each!(self, admin => async admin.causes(filter))
     }
 
     async fn replay(&self, event: EventId, who: &str) -> Result<bool, StoreError> {
-        each!(self, admin => admin.replay(event, who).await)
+        each!(self, admin => async admin.replay(event, who))
     }
 
     async fn replay_all(&self, filter: &DeadFilter, batch: u32, who: &str) -> Result<u64, StoreError> {
-        each!(self, admin => admin.replay_all(filter, batch, who).await)
+        each!(self, admin => async admin.replay_all(filter, batch, who))
     }
 
     async fn discard(&self, filter: &DeadFilter, who: &str) -> Result<u64, StoreError> {
-        each!(self, admin => admin.discard(filter, who).await)
+        each!(self, admin => async admin.discard(filter, who))
     }
 }
 
 impl Browse for AnyAdmin {
     async fn now(&self) -> Result<OffsetDateTime, StoreError> {
-        each!(self, admin => admin.now().await)
+        each!(self, admin => async admin.now())
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, StoreError> {
-        each!(self, admin => admin.list(request).await)
+        each!(self, admin => async admin.list(request))
     }
 
     async fn show(&self, event: EventId, with_content: bool) -> Result<Option<EventDetail>, StoreError> {
-        each!(self, admin => admin.show(event, with_content).await)
+        each!(self, admin => async admin.show(event, with_content))
     }
 
     async fn statuses(&self, events: &[EventId]) -> Result<Vec<(EventId, EventStatus)>, StoreError> {
-        each!(self, admin => admin.statuses(events).await)
+        each!(self, admin => async admin.statuses(events))
     }
 
     async fn count_published(&self, which: &Published) -> Result<u64, StoreError> {
-        each!(self, admin => admin.count_published(which).await)
+        each!(self, admin => async admin.count_published(which))
     }
 
     async fn replay_published(
@@ -199,14 +207,14 @@ impl Browse for AnyAdmin {
         limit: u32,
         who: &str,
     ) -> Result<Vec<EventId>, StoreError> {
-        each!(self, admin => admin.replay_published(which, limit, who).await)
+        each!(self, admin => async admin.replay_published(which, limit, who))
     }
 
     async fn replay_dead(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
-        each!(self, admin => admin.replay_dead(events, who).await)
+        each!(self, admin => async admin.replay_dead(events, who))
     }
 
     async fn discard_dead(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
-        each!(self, admin => admin.discard_dead(events, who).await)
+        each!(self, admin => async admin.discard_dead(events, who))
     }
 }

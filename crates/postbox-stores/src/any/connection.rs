@@ -43,7 +43,7 @@ impl AnyConnection {
         match &mut self.0 {
             Kind::Postgres(connection, _) => postgres::migrate::plan_with(connection, table, extras).await,
             Kind::Sqlite(connection) => sqlite::migrate::plan_with(connection, table, extras).await,
-            Kind::MySql(connection) => mysql::migrate::plan_with(connection, table, extras).await,
+            Kind::MySql(connection) => Box::pin(mysql::migrate::plan_with(connection, table, extras)).await,
         }
     }
 
@@ -67,7 +67,9 @@ impl AnyConnection {
                 postgres::migrate::up_with(connection, table, extras, progress).await
             }
             Kind::Sqlite(connection) => sqlite::migrate::up_with(connection, table, extras, progress).await,
-            Kind::MySql(connection) => mysql::migrate::up_with(connection, table, extras, progress).await,
+            Kind::MySql(connection) => {
+                Box::pin(mysql::migrate::up_with(connection, table, extras, progress)).await
+            }
         }
     }
 
@@ -85,7 +87,9 @@ impl AnyConnection {
                 postgres::migrate::down(connection, table, discard_unpublished).await
             }
             Kind::Sqlite(connection) => sqlite::migrate::down(connection, table, discard_unpublished).await,
-            Kind::MySql(connection) => mysql::migrate::down(connection, table, discard_unpublished).await,
+            Kind::MySql(connection) => {
+                Box::pin(mysql::migrate::down(connection, table, discard_unpublished)).await
+            }
         }
     }
 
@@ -97,7 +101,7 @@ impl AnyConnection {
         match &mut self.0 {
             Kind::Postgres(connection, _) => postgres::migrate::has_history(connection, table).await,
             Kind::Sqlite(connection) => sqlite::migrate::has_history(connection, table).await,
-            Kind::MySql(connection) => mysql::migrate::has_history(connection, table).await,
+            Kind::MySql(connection) => Box::pin(mysql::migrate::has_history(connection, table)).await,
         }
     }
 
@@ -109,7 +113,7 @@ impl AnyConnection {
         match &mut self.0 {
             Kind::Postgres(connection, _) => postgres::migrate::has_inbox(connection, table).await,
             Kind::Sqlite(connection) => sqlite::migrate::has_inbox(connection, table).await,
-            Kind::MySql(connection) => mysql::migrate::has_inbox(connection, table).await,
+            Kind::MySql(connection) => Box::pin(mysql::migrate::has_inbox(connection, table)).await,
         }
     }
 
@@ -166,12 +170,15 @@ impl AnyConnection {
                 Ok(receipt)
             }
             Kind::MySql(connection) => {
-                let failed = |error| EnqueueError::Database(mysql::classify(error));
-                let mut tx = connection.begin().await.map_err(failed)?;
-                let receipt = outbox.enqueue(&mut tx, event).await;
-                let receipt = receipt.map_err(|error| error.map_database(mysql::classify))?;
-                tx.commit().await.map_err(failed)?;
-                Ok(receipt)
+                let written = async {
+                    let failed = |error| EnqueueError::Database(mysql::classify(error));
+                    let mut tx = connection.begin().await.map_err(failed)?;
+                    let receipt = outbox.enqueue(&mut tx, event).await;
+                    let receipt = receipt.map_err(|error| error.map_database(mysql::classify))?;
+                    tx.commit().await.map_err(failed)?;
+                    Ok(receipt)
+                };
+                Box::pin(written).await
             }
         }
     }

@@ -187,7 +187,7 @@ impl AnyDatabase {
             }
             Kind::MySql(options) => {
                 let options = options.as_ref().clone().disable_statement_logging();
-                let opened = tokio::time::timeout(CONNECT_LIMIT, mysql::open(&options)).await;
+                let opened = tokio::time::timeout(CONNECT_LIMIT, Box::pin(mysql::open(&options))).await;
                 let opened = opened.unwrap_or_else(|_| Err(unanswered())).map(AnyConnection::mysql);
                 opened.map_err(|error| with_place(error, options.get_host(), options.get_port()))
             }

@@ -22,6 +22,14 @@ pub enum AnyStore {
 
 /// The same for every database.
 macro_rules! each {
+    // Boxed, or the largest of them would make all others large.
+    ($self:ident, $store:ident => async $answer:expr) => {
+        match $self {
+            Self::Postgres($store) => $answer.await,
+            Self::Sqlite($store) => $answer.await,
+            Self::MySql($store) => Box::pin($answer).await,
+        }
+    };
     ($self:ident, $store:ident => $answer:expr) => {
         match $self {
             Self::Postgres($store) => $answer,
@@ -45,23 +53,23 @@ impl Store for AnyStore {
     }
 
     async fn open(&self) -> Result<(), StoreError> {
-        each!(self, store => store.open().await)
+        each!(self, store => async store.open())
     }
 
     async fn require(&self, wanted: Requirements) -> Result<(), StoreError> {
-        each!(self, store => store.require(wanted).await)
+        each!(self, store => async store.require(wanted))
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
-        each!(self, store => store.claim(request).await)
+        each!(self, store => async store.claim(request))
     }
 
     async fn settle(&self, settlements: &[Settlement], admit: usize) -> Result<Settled, StoreError> {
-        each!(self, store => store.settle(settlements, admit).await)
+        each!(self, store => async store.settle(settlements, admit))
     }
 
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
-        each!(self, store => store.extend(leases).await)
+        each!(self, store => async store.extend(leases))
     }
 
     fn forget(&self, leases: &[Lease]) {
@@ -69,22 +77,22 @@ impl Store for AnyStore {
     }
 
     async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
-        each!(self, store => store.letters(request).await)
+        each!(self, store => async store.letters(request))
     }
 
     async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Vec<Uuid>, StoreError> {
-        each!(self, store => store.settle_letters(letters).await)
+        each!(self, store => async store.settle_letters(letters))
     }
 
     async fn redrive(&self, request: Redrive) -> Result<u64, StoreError> {
-        each!(self, store => store.redrive(request).await)
+        each!(self, store => async store.redrive(request))
     }
 
     async fn wait(&self, at_most: Duration) {
-        each!(self, store => store.wait(at_most).await);
+        each!(self, store => async store.wait(at_most));
     }
 
     async fn close(&self) {
-        each!(self, store => store.close().await);
+        each!(self, store => async store.close());
     }
 }

@@ -61,11 +61,11 @@ impl Run<'_> {
 
     /// A fresh table.
     pub(super) async fn table_up(&self) -> Result<(), Halt> {
-        self.unless_stopped(self.site.table_up(&self.call.config)).await
+        self.unless_stopped(Box::pin(self.site.table_up(&self.call.config))).await
     }
 
     pub(super) async fn table_down(&self) -> Result<(), Halt> {
-        self.unless_stopped(self.site.table_down()).await
+        self.unless_stopped(Box::pin(self.site.table_down())).await
     }
 
     pub(super) async fn settle_down(&mut self) -> Result<(), Halt> {
