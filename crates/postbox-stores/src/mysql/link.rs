@@ -83,7 +83,8 @@ impl Link {
 
 /// A connection of ours.
 pub(crate) async fn open(options: &MySqlConnectOptions) -> Result<MySqlConnection, StoreError> {
-    let mut connection = within(OPERATION_LIMIT, options.connect()).await?;
+    // On the heap: whoever may have to connect would carry all of the handshake with it.
+    let mut connection = within(OPERATION_LIMIT, Box::pin(options.connect())).await?;
     say(&mut connection, SESSION).await?;
     Ok(connection)
 }

@@ -48,6 +48,41 @@ async fn nobody_hears_of_a_deadlock() {
     assert_eq!(arrived.len(), 1_200);
 }
 
+/// A settle that the server gives up for the sake of a larger transaction is done once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_deadlock_is_tried_again() {
+    let table = Table::new(Shape::Migrated).await;
+    let ids = enqueue(&table, events(100)).await;
+    let store = table.store(false);
+    let rows = claim(&store, 100).await.rows;
+    let deadlocks = || -> u64 {
+        let status = table.db.sql("show global status like 'Innodb_deadlocks'");
+        status.split('\t').nth(1).unwrap().parse().unwrap()
+    };
+    let before = deadlocks();
+    let mut tx = table.pool.begin().await.unwrap();
+    // All but the first, by the key: whatever a statement looks at here is locked.
+    let first = rows[0].delivery.meta.sequence;
+    let others = sqlx::query("UPDATE org_outbox SET metadata = '1' WHERE sequence > ?").bind(first);
+    others.execute(&mut *tx).await.unwrap();
+    let settlements: Vec<_> =
+        rows[..2].iter().map(|row| Settlement::new(row.lease.clone(), Verdict::Delivered)).collect();
+    // Of two rows, so long only if it waits. (What the server tells of transactions is older the more often one asks.)
+    let waits = "SELECT COUNT(*) FROM information_schema.processlist
+        WHERE db = DATABASE() AND command = 'Execute' AND info LIKE '%SET published_at = UTC_TIMESTAMP%' AND time_ms > 50
+          AND id <> CONNECTION_ID()";
+    let (settled, ()) = tokio::join!(store.settle(&settlements, 0), async {
+        eventually("the settle to wait for the second row", PATIENCE, async || table.number(waits).await > 0)
+            .await;
+        let crossing = sqlx::query("UPDATE org_outbox SET metadata = '1' WHERE sequence = ?").bind(first);
+        crossing.execute(&mut *tx).await.unwrap();
+        tx.commit().await.unwrap();
+    });
+    assert!(settled.unwrap().lost.is_empty());
+    assert!(deadlocks() > before, "there was one");
+    assert!(state(&table, ids[0]).await.published && state(&table, ids[1]).await.published);
+}
+
 /// A row that somebody has locked is passed by; a settle waits for it, and then happens.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_lock_of_somebody_else_costs_time_only() {
@@ -140,15 +175,15 @@ async fn who_closes_leaves_its_place() {
 #[tokio::test]
 async fn many_large_events_fit() {
     let table = Table::new(Shape::Migrated).await;
-    let large = "x".repeat(900_000);
-    let records: Vec<_> = (0..40).map(|_| event(TOPIC, 0).json(&large).build().unwrap()).collect();
+    let large = "x".repeat(300_000);
+    let records: Vec<_> = (0..100).map(|_| event(TOPIC, 0).json(&large).build().unwrap()).collect();
     let open = table.begin(records.clone()).await;
     assert!(open.receipts().iter().all(|receipt| matches!(receipt.enqueued, Enqueued::Written(_))));
     open.commit().await;
     let again = table.begin(records).await;
     assert!(again.receipts().iter().all(|receipt| matches!(receipt.enqueued, Enqueued::Duplicate(_))));
     again.roll_back().await;
-    assert_eq!(table.number("SELECT COUNT(*) FROM org_outbox").await, 40);
+    assert_eq!(table.number("SELECT COUNT(*) FROM org_outbox").await, 100);
 }
 
 /// A server without the table, and a database that is not there.
