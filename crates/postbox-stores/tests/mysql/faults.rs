@@ -120,9 +120,9 @@ async fn a_claim_whose_answer_was_lost_is_given_back() {
     let store = MySqlStore::builder(options, table.name.clone()).single_active(false).build();
     assert!(claim(&store, 10).await.rows.is_empty());
     let ids = enqueue(&table, events(2)).await;
-    let cut = proxy.cut_replies_after_requests_containing("COMMIT");
+    let mut cut = proxy.cut_replies_after_requests_containing("COMMIT");
     store.claim(request(ClaimMode::Waiting, 10)).await.unwrap_err();
-    assert!(cut.has_fired());
+    cut.fired().await;
     assert!(state(&table, ids[0]).await.locked, "it was leased, though nobody heard of it");
     let rows = claim(&store, 10).await.rows;
     assert_eq!(

@@ -65,8 +65,10 @@ impl Account {
         match &self.other {
             None => Command::new(program),
             Some(other) => {
-                let mut command = Command::new("runuser");
-                command.args(["-u", other.name, "--"]).arg(program);
+                // Not `runuser`: it opens a session, which has limits of its own, of open files above all.
+                let mut command = Command::new("setpriv");
+                command.arg(format!("--reuid={}", other.uid)).arg(format!("--regid={}", other.gid));
+                command.args(["--init-groups", "--"]).arg(program);
                 command
             }
         }

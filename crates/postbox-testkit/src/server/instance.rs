@@ -199,6 +199,15 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
+        let ended = self.child().as_mut().and_then(|child| child.try_wait().ok().flatten());
+        if let (Some(status), Some(program)) = (ended, self.launch.command.first()) {
+            // Whoever used it has failed and cannot tell why.
+            eprintln!(
+                "{} ended by itself with {status}; its log ends:\n{}",
+                program.display(),
+                self.log_tail()
+            );
+        }
         // Nobody reads its data again: no need for good order.
         self.end(Signal::KILL);
         self.watchdog.dismiss();

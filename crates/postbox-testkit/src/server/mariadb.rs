@@ -49,6 +49,7 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
         format!("bind-address={}", addr.ip()),
         format!("port={}", addr.port()),
         format!("socket={}", dir.join("s.sock").display()),
+        format!("tmpdir={}", dir.display()),
         "max_connections=400".to_owned(),
         // Small, and quick to start: tests are many and tables are not.
         "innodb_buffer_pool_size=64M".to_owned(),
@@ -57,6 +58,8 @@ fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
         "innodb_flush_log_at_trx_commit=1".to_owned(),
         "innodb_flush_method=nosync".to_owned(),
         "innodb_doublewrite=0".to_owned(),
+        // The server aborts on any error of the kernel's rings, which not every sandbox lets a process use.
+        "innodb_use_native_aio=0".to_owned(),
         "performance_schema=0".to_owned(),
         "skip-name-resolve".to_owned(),
         "skip-log-bin".to_owned(),

@@ -1,6 +1,7 @@
 //! What is promised of handlers and interceptors in the process.
 
 use std::collections::HashMap;
+use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
 
 use postbox_core::interceptor::{EventInterceptor, after, before};
@@ -76,7 +77,7 @@ impl EventInterceptor for Moody {
         match (number(delivery) % 10, delivery.meta.attempts) {
             (0, _) => Err(DispatchError::reject("never").into()),
             (1, 1) => Err(std::io::Error::other("not yet").into()),
-            (2, 1) => panic!("a moody interceptor"),
+            (2, 1) => resume_unwind(Box::new("a moody interceptor")),
             _ => Ok(()),
         }
     }
