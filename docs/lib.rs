@@ -12,6 +12,7 @@ macro_rules! pages {
 pages! {
     embedding: "book/embedding.md",
     hot_path: "book/hot-path.md",
+    idempotency: "book/idempotency.md",
     in_process: "book/in-process.md",
     inbox: "book/inbox.md",
     ordering: "book/ordering.md",

@@ -5,6 +5,7 @@
 //! `cargo xtask bench growth [--history …] [events] [rounds] [batch]`, `cargo xtask bench sustain [--history …] [seconds] [batch]`,
 //! `cargo xtask bench share [events] [rounds] [batch]`, `cargo xtask bench enqueue [seconds] [rounds]`,
 //! `cargo xtask bench outage [--brokers] [events] [rounds] [waiting]`, `cargo xtask bench latency [rate] [rounds] [seconds]`;
+//! `cargo xtask bench idempotency [--sqlite] [calls] [rounds]`;
 //! against brokers' own clients: `cargo xtask bench sinks [events] [rounds] [batch] [--only nats,redis,rabbitmq,kafka]`; and against
 //! others: `cargo xtask bench peers [events] [rounds] [--only NAME,…] [--json FILE] [--svg FILE] [--from FILE]`. Absolute
 //! figures depend on the machine; the ratio is what counts, and only ratios of one run.
@@ -16,6 +17,7 @@ mod enqueue;
 mod growth;
 mod hang;
 mod history;
+mod idempotency;
 mod latency;
 mod mysql;
 mod order;
@@ -74,6 +76,7 @@ async fn main() {
         Some("outage") if !brokers => {
             outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await;
         }
+        Some("idempotency") => idempotency::run(number(1, 2_000), number(2, 5)).await,
         Some("latency") => latency::run(number(1, 500), number(2, 3), number(3, 20)).await,
         #[cfg(feature = "brokers")]
         Some("sinks") => {
@@ -89,7 +92,7 @@ async fn main() {
              order [--lease] [events] [rounds] [batch] | hang [events] [rounds] [batch] | \
              share [events] [rounds] [batch] | growth [--history …] [events] [rounds] [batch] | \
              sustain [--history …] [seconds] [batch] | enqueue [seconds] [rounds] | outage [--brokers] [events] [rounds] [waiting] | \
-             sinks [events] [rounds] [batch] [--only NAME,…] | latency [rate] [rounds] [seconds] | \
+             idempotency [--sqlite] [calls] [rounds] | sinks [events] [rounds] [batch] [--only NAME,…] | latency [rate] [rounds] [seconds] | \
              peers [events] [rounds] [--only NAME,…] [--json FILE] [--svg FILE] [--from FILE]"
         ),
     }

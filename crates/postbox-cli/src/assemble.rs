@@ -10,7 +10,9 @@ use postbox_core::{
     TableName, Tenants,
 };
 use postbox_sinks::AnySink;
-use postbox_stores::any::{AnyAdmin, AnyConnection, AnyDatabase, AnyStore, Dialect, StoreSettings, Strategy};
+use postbox_stores::any::{
+    AnyAdmin, AnyConnection, AnyDatabase, AnyIdempotency, AnyStore, Dialect, StoreSettings, Strategy,
+};
 
 use crate::config::{self, Claim, Config, Origin, mask};
 use crate::report::{Failure, Problem};
@@ -145,6 +147,11 @@ impl Database {
     /// What operators do with a table; connects when it is first used.
     pub(crate) fn admin(&self, table: &TableName, config: &Config) -> AnyAdmin {
         self.inner.admin(table, max_attempts(config), config.relay.lock_ttl)
+    }
+
+    /// The calls by idempotency key of a table's module, if it has some; connects when it is first used.
+    pub(crate) fn calls(&self, table: &TableName) -> AnyIdempotency {
+        self.inner.idempotency(table)
     }
 
     /// Past a pooler, where there is a way: for whoever looks at the way itself.
@@ -295,6 +302,21 @@ pub(crate) fn cleaners(config: &Config, database: &Database) -> Result<Vec<Table
             None => cleaner,
         };
         TableCleaner { table, admin, cleaner }
+    };
+    Ok(tables(config.cleaner_tables())?.into_iter().map(cleaner).collect())
+}
+
+/// One cleaner of calls by idempotency key for each table, whether its module has some yet or not.
+pub(crate) fn call_cleaners(
+    config: &Config,
+    database: &Database,
+) -> Result<Vec<Cleaner<AnyIdempotency>>, Failure> {
+    let cleaner = |table: TableName| {
+        Cleaner::new(database.calls(&table))
+            .retention(config.cleaner.idempotency_retention)
+            .interval(config.cleaner.interval)
+            .vacuum(false)
+            .metrics_prefix(&config.metrics.prefix)
     };
     Ok(tables(config.cleaner_tables())?.into_iter().map(cleaner).collect())
 }

@@ -225,7 +225,11 @@ fn migrate() -> Command {
             "inbox",
             "Also makes the module's inbox, <module>_inbox beside <module>_outbox, for messages that it receives; a later up keeps it as it must be",
         );
-        [writers, index.conflicts_with("ordered"), wake, inbox]
+        let calls = switch(
+            "idempotency",
+            "Also makes the module's table of calls by idempotency key, <module>_idempotency beside <module>_outbox; a later up keeps it as it must be",
+        );
+        [writers, index.conflicts_with("ordered"), wake, inbox, calls]
     };
     let up = Command::new("up")
         .about("Makes a table, upgrades it in place, or finishes what was interrupted; repeat it as you like")
@@ -246,7 +250,7 @@ fn migrate() -> Command {
         .args(extras())
         .arg(switch("dry-run", "Shows the plan and changes nothing"));
     let down = Command::new("down")
-        .about("Removes a table, its history and its inbox; refuses while it holds events that were not published")
+        .about("Removes a table, its history, its inbox and its calls; refuses while it holds events that were not published")
         .args(args_for(&["database_url", "direct_url", "relay.tables"]))
         .arg(switch(
             "discard-unpublished",

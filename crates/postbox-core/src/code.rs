@@ -64,6 +64,12 @@ codes! {
     HistoryMissing = "OUTBOX_HISTORY_MISSING",
         "Published events are to be moved to a history that the table does not have, or that is not as the table is.",
         "Make it with `postbox migrate up --history move --table <name>`, or set history to keep or none.";
+    IdempotencyMissing = "OUTBOX_IDEMPOTENCY_MISSING",
+        "The table that remembers calls by their idempotency keys is not there, or not as it must be.",
+        "Make it with `postbox migrate up --idempotency --table <name>`, where the name is that of the outbox.";
+    IdempotencyLost = "OUTBOX_IDEMPOTENCY_LOST",
+        "A call by an idempotency key took longer than its lease, and another one took it over.",
+        "Nothing of the slow one was stored; its caller asks again and gets the answer of the other.";
     ColumnMissing = "OUTBOX_COLUMN_MISSING",
         "The event, or a setting, needs a column that this table does not have.",
         "Run `postbox migrate up` on the table, or leave the field or the setting out.";

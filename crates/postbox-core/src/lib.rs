@@ -30,6 +30,7 @@ pub mod hash;
 pub mod history;
 pub mod hook;
 pub mod hot;
+pub mod idempotency;
 pub mod inbox;
 pub mod inspect;
 pub mod interceptor;
@@ -76,6 +77,7 @@ pub use event::{
 pub use history::History;
 pub use hook::{HookError, HookResult, WriterHook, Written};
 pub use hot::HotPath;
+pub use idempotency::{IdempotencyStore, StoredResponse, Ticket};
 pub use inbox::{
     ConsumerName, ConsumerNameError, Inbox, InboxAdmin, InboxDriver, InboxEntry, InboxFilter, InboxKey,
     InboxPage, InboxRequest, InboxRetention, InboxRetentionError, InboxTable, InboxTrouble, InboxTx,

@@ -63,6 +63,11 @@ impl TableName {
         inbox_beside(&self.table)
     }
 
+    /// The name of its module's table of calls by idempotency key, without schema: `<module>_idempotency` of `<module>_outbox`.
+    pub fn idempotency(&self) -> String {
+        format!("{}_idempotency", self.table.strip_suffix("_outbox").unwrap_or(&self.table))
+    }
+
     /// The name with a schema in any case: its own, or the given default.
     #[must_use]
     pub fn or_schema(self, default: &str) -> Self {
@@ -159,6 +164,17 @@ mod tests {
             assert!(!error.contains('\n') && !error.contains('\0'));
         }
         assert!("a".repeat(42).parse::<TableName>().is_ok());
+    }
+
+    #[test]
+    fn the_tables_of_a_module_have_its_name() {
+        let beside = |name: &str| name.parse::<TableName>().unwrap().idempotency();
+        assert_eq!(
+            (beside("public.org_outbox"), beside("events")),
+            ("org_idempotency".into(), "events_idempotency".into())
+        );
+        // With the longest end that an index or a constraint of it has, it fits into what PostgreSQL allows.
+        assert!(beside(&"a".repeat(42)).len() + "_by_time".len() <= 63);
     }
 
     proptest! {

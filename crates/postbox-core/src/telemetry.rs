@@ -86,6 +86,12 @@ pub const METRICS: &[MetricInfo] = &[
         "Messages recorded by this process, by result: first or before (their transactions may still roll back).",
     ),
     metric(
+        "idempotency_calls_total",
+        "counter",
+        &["table", "result"],
+        "Calls by idempotency key, in services with the layer: first, taken_over, replayed, busy, mismatch, lost, unavailable.",
+    ),
+    metric(
         "pending",
         "gauge",
         &["table"],

@@ -93,7 +93,19 @@ impl<D: Driver> OutboxTransaction<D> {
         Self { tx, open: Open::default() }
     }
 
-    pub(crate) fn journal(&self) -> Journal {
+    /// Begins a transaction as [`Outbox::begin`](crate::Outbox::begin) does, where no outbox is at hand.
+    ///
+    /// # Errors
+    /// As the driver.
+    ///
+    /// # Cancel safety
+    /// As the driver's own `begin`; with sqlx, dropping it is safe.
+    pub async fn begin(pool: impl OutboxPool<D>) -> Result<Self, D::Error> {
+        Ok(Self::new(pool.begin().await?))
+    }
+
+    /// Where to note what was written; for types that wrap it and implement [`OutboxTx`] themselves.
+    pub fn journal(&self) -> Journal {
         self.open.0.clone()
     }
 

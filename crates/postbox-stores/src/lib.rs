@@ -14,6 +14,8 @@ mod clock;
 mod cursor;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod headers;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod idempotency;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod inbox;
 #[cfg(feature = "mysql")]

@@ -50,6 +50,8 @@ pub struct Extras {
     pub tenants: bool,
     /// `<module>_inbox`, for messages that the module receives.
     pub inbox: bool,
+    /// `<module>_idempotency`, for calls by their idempotency keys.
+    pub idempotency: bool,
 }
 
 /// What a table has for delivery in order; each has what the one before it has.

@@ -55,6 +55,8 @@
 //!   [`EventInterceptor`] around every dispatch. Aggregates that collect their events: [`UnitOfWork`].
 //! - What arrives twice has its effect once: [`Inbox`].
 //! - Tests of your own: [`testing`] has an outbox in memory.
+//! - Commands that clients repeat: with the feature `web`, a layer for axum runs each `Idempotency-Key` once, in one transaction
+//!   with its events.
 //! - What failed for good is kept, never dropped: [`DeadLetters`]. What was published is removed after a while by the
 //!   [`Cleaner`].
 //! - A destination of your own: implement [`Dispatcher`]. Its [`DispatchError`] says what is to be done: retry, reject,
@@ -71,7 +73,8 @@
 //! # Features
 //!
 //! `derive` (`#[derive(Event)]`), `postgres` (the PostgreSQL store), `mysql` (the MySQL and MariaDB store), `sqlite` (the
-//! SQLite store, SQLite built in), `sinks` (file, stdout, null), all on by default; `otel` (events carry the trace context of the current span).
+//! SQLite store, SQLite built in), `sinks` (file, stdout, null), all on by default; `web` (the `Idempotency-Key` layer for tower and
+//! axum); `otel` (events carry the trace context of the current span).
 
 // Writing events.
 pub use postbox_core::{
@@ -108,8 +111,17 @@ pub use postbox_core::{
 // For tests, metrics, and whoever implements a store or a sink.
 pub use postbox_core::{cleaner, redact, relay, store, telemetry, testing};
 
+// Calls by idempotency key, without a web framework.
+pub use postbox_core::{IdempotencyStore, idempotency};
+
 #[cfg(feature = "sinks")]
 pub use postbox_sinks as sinks;
+
+/// `Idempotency-Key` for tower and axum. See [`IdempotencyLayer`](web::IdempotencyLayer).
+#[cfg(feature = "web")]
+pub mod web {
+    pub use postbox_web::*;
+}
 
 /// PostgreSQL: the store, operators' work on it, and migrations. See [`PgStore`](postgres::PgStore).
 #[cfg(feature = "postgres")]

@@ -196,9 +196,15 @@ pub(super) fn clean() -> Command {
         )
         .args(args_for(&["database_url", "relay.tables", "relay.max_attempts"]))
         .args(
-            args_for(&["cleaner.tables", "cleaner.retention", "cleaner.dead_retention", "inbox"])
-                .into_iter()
-                .filter(|arg| arg.get_id() != "config"),
+            args_for(&[
+                "cleaner.tables",
+                "cleaner.retention",
+                "cleaner.dead_retention",
+                "cleaner.idempotency_retention",
+                "inbox",
+            ])
+            .into_iter()
+            .filter(|arg| arg.get_id() != "config"),
         )
         .arg(switch("dry-run", "Counts what would be deleted and changes nothing"))
 }

@@ -1,5 +1,7 @@
 //! `postbox clean`: the cleaner, once.
 
+mod calls;
+
 use std::time::Duration;
 
 use postbox_core::cleaner::{Due, SweepCount, SweepRequest, Swept};
@@ -34,6 +36,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
             if let Some(retention) = call.config.inbox_retention() {
                 result["inbox"] = inbox(call, &store, table, retention.keep(), request.batch).await?;
             }
+            result["calls"] = calls::run(call, &database.calls(table), table).await?;
             results.push(result);
         }
         if call.json {

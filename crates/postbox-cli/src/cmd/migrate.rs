@@ -74,6 +74,7 @@ fn extras(call: &Call<'_>) -> Extras {
         wake_trigger: call.on("wake-trigger"),
         tenants,
         inbox: call.on("inbox"),
+        idempotency: call.on("idempotency"),
     }
 }
 
@@ -178,6 +179,9 @@ pub(crate) fn down(call: &Call<'_>) -> Result<Exit, Failure> {
             if connection.has_inbox(table).await.unwrap_or(false) {
                 names
                     .push(format!("{} (the memory of what was received)", Inbox::new(table.clone()).table()));
+            }
+            if connection.has_idempotency(table).await.unwrap_or(false) {
+                names.push(format!("{} (calls by idempotency key)", table.idempotency()));
             }
         }
         Ok::<_, Failure>(names)

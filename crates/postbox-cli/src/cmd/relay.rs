@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use postbox_core::{Code, Inspect as _, StoreError, StoreErrorKind};
+use postbox_core::{Cleaner, Code, Inspect as _, StoreError, StoreErrorKind};
+use postbox_stores::any::AnyIdempotency;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -23,6 +24,7 @@ const LAST_MOMENT: Duration = Duration::from_secs(1);
 struct Parts {
     relays: Vec<TableRelay>,
     cleaners: Vec<TableCleaner>,
+    call_cleaners: Vec<Cleaner<AnyIdempotency>>,
     monitors: Vec<TableMonitor>,
 }
 
@@ -68,6 +70,7 @@ pub(crate) fn run(config: &Config) -> Result<Exit, Failure> {
     let inside = runtime.enter();
     if cleans {
         parts.cleaners = assemble::cleaners(config, &database)?;
+        parts.call_cleaners = assemble::call_cleaners(config, &database)?;
     }
     if relays && metrics.is_some() {
         parts.monitors = assemble::monitors(config, &database)?;
@@ -102,6 +105,13 @@ async fn supervise(parts: Parts, stop: watch::Sender<bool>) -> Result<(), Failur
     }
     for cleaner in parts.cleaners {
         tasks.spawn(until_stopped(stop.subscribe(), clean(cleaner)));
+    }
+    for cleaner in parts.call_cleaners {
+        let clean = async move {
+            cleaner.run().await;
+            Ok(())
+        };
+        tasks.spawn(until_stopped(stop.subscribe(), clean));
     }
     for monitor in parts.monitors {
         tasks.spawn(until_stopped(stop.subscribe(), count(monitor)));

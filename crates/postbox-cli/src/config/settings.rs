@@ -187,6 +187,8 @@ settings! {
         retention: Duration = kind::duration::<1, LONGEST_MS>(), default "168h", env "OUTBOX_CLEANER_RETENTION", flag "cleaner-retention";
         /// How long dead events are kept; `0` keeps them for ever.
         dead_retention: Option<Duration> = kind::duration_or_never::<1, LONGEST_MS>(), default "0", env "OUTBOX_CLEANER_DEAD_RETENTION", flag "cleaner-dead-retention";
+        /// How long calls by idempotency key are remembered, where the module of a table has some.
+        idempotency_retention: Duration = kind::duration::<1, LONGEST_MS>(), default "24h", env "OUTBOX_CLEANER_IDEMPOTENCY_RETENTION", flag "cleaner-idempotency-retention";
         /// Whether it also vacuums the tables, where they are PostgreSQL's and the relay's own, when many rows have left them.
         vacuum: bool = kind::switch(), default "true", env "OUTBOX_CLEANER_VACUUM", flag "cleaner-vacuum";
     }

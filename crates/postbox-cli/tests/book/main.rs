@@ -31,6 +31,7 @@ tests! {
     failures: "failures.md",
     routing: "routing.md",
     history: "history.md",
+    idempotency: "idempotency.md",
     tenants: "tenants.md",
     measure: "measure.md",
     webhooks: "sinks/http.md" with "http",

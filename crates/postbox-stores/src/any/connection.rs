@@ -117,7 +117,19 @@ impl AnyConnection {
         }
     }
 
-    /// Gives roles what they need of a table, and of its history and its inbox if it has them.
+    /// Whether the table's module has a table of calls by idempotency key that is ours: what is removed with it.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub async fn has_idempotency(&mut self, table: &TableName) -> Result<bool, StoreError> {
+        match &mut self.0 {
+            Kind::Postgres(connection, _) => postgres::migrate::has_idempotency(connection, table).await,
+            Kind::Sqlite(connection) => sqlite::migrate::has_idempotency(connection, table).await,
+            Kind::MySql(_) => Ok(false),
+        }
+    }
+
+    /// Gives roles what they need of a table, and of what else its module has.
     ///
     /// # Errors
     /// When a role does not exist, or the database has none.
@@ -126,7 +138,8 @@ impl AnyConnection {
             Kind::Postgres(connection, _) => {
                 let history = postgres::migrate::has_history(connection, table).await?;
                 let inbox = postgres::migrate::has_inbox(connection, table).await?;
-                let extras = Extras { history, inbox, ..Extras::default() };
+                let idempotency = postgres::migrate::has_idempotency(connection, table).await?;
+                let extras = Extras { history, inbox, idempotency, ..Extras::default() };
                 let sql = postgres::migrate::print_grants_with(table, grants, extras);
                 let done = sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await;
                 done.map(drop).map_err(postgres::classify)

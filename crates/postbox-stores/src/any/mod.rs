@@ -6,6 +6,7 @@
 
 mod admin;
 mod connection;
+mod idempotency;
 mod store;
 
 use std::net::IpAddr;
@@ -27,6 +28,7 @@ use crate::sqlite::{self, SqliteAdmin, SqliteStore};
 
 pub use admin::AnyAdmin;
 pub use connection::AnyConnection;
+pub use idempotency::AnyIdempotency;
 pub use store::AnyStore;
 
 /// How long a connection may take.

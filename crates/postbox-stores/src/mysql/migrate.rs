@@ -82,6 +82,9 @@ fn check(extras: Extras) -> Result<(), StoreError> {
             "--ordered needs a lock that ends with its transaction, which MySQL and MariaDB do not have: use --order-index, and have \
              the writers of an aggregate lock its row before they enqueue"
         }
+        Extras { idempotency: true, .. } => {
+            "calls by idempotency key can be kept in PostgreSQL and SQLite so far: leave --idempotency out"
+        }
         Extras { wake_trigger: true, .. } => {
             "--wake-trigger needs a way to tell others of a commit, which MySQL and MariaDB do not have: leave it out, relays look \
              for commits by themselves"

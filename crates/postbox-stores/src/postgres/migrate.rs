@@ -6,6 +6,7 @@
 
 mod apply;
 mod history;
+mod idempotency;
 mod inbox;
 mod plan;
 mod print;
@@ -16,6 +17,7 @@ pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
 pub(crate) use apply::expect_sessions;
 pub use apply::{down, up, up_with};
 pub use history::has_history;
+pub use idempotency::has_idempotency;
 pub use inbox::has_inbox;
 pub use plan::{plan, plan_with};
 pub use print::{
@@ -58,6 +60,7 @@ fn names(table: &TableName) -> Template {
         .with("view_key", view_key)
         .with("name", table.table())
         .with("inbox_name", table.inbox())
+        .with("idempotency_name", table.idempotency())
         .with("status_view", table.quoted_sibling(&format!("{}_status", table.table()), '"'))
         .with("enqueue", table.quoted_sibling("postbox_enqueue", '"'))
         .with("ordered", table.quoted_sibling(order::TRIGGER, '"'))

@@ -2,6 +2,7 @@
 //!
 //! A migration is one transaction: all of it happens, or nothing.
 
+mod idempotency;
 mod inbox;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use crate::table::Template;
 
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
 pub use crate::print::Format;
+pub use idempotency::has_idempotency;
 pub use inbox::has_inbox;
 
 /// The indexes of a table: the end of the name, what kind, the columns, and what the predicate must hold.
@@ -65,6 +67,7 @@ fn names(table: &TableName) -> Template {
     let time = |column: &str| format!("strftime('%Y-%m-%dT%H:%M:%fZ', {column} / 1000000.0, 'unixepoch')");
     Template::of(table, '"')
         .with("name", name)
+        .with("idempotency_name", table.idempotency())
         .with("status_view", table.quoted_sibling(&format!("{name}_status"), '"'))
         .with("key", format!("'{name}'"))
         .with("now", NOW)
@@ -172,7 +175,7 @@ pub async fn up_with(
     Ok(Plan { table, steps })
 }
 
-/// Removes a table and what belongs to it, also its history and the inbox of its module. Refuses while it holds events that were not published, unless they are to
+/// Removes a table and what belongs to it, also its history, and its module's inbox and calls. Refuses while it holds events that were not published, unless they are to
 /// be lost on purpose.
 ///
 /// # Errors
@@ -209,7 +212,8 @@ pub async fn down(
     // Another's table of that name is not ours to remove.
     let history = HistoryShape::find(&mut tx, &table).await.map_err(classify)?.is_some();
     let inbox = InboxShape::is_there(&mut tx, &table).await?;
-    for sql in drops(history, inbox).filter(|sql| relay || !sql.contains("{{relay}}")) {
+    let calls = idempotency::is_there(&mut tx, &table).await.map_err(classify)?;
+    for sql in drops([history, inbox, calls]).filter(|sql| relay || !sql.contains("{{relay}}")) {
         let sql = template.fill(sql);
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(classify)?;
     }
@@ -218,16 +222,21 @@ pub async fn down(
 
 const DROP_HISTORY: &str = "DROP TABLE IF EXISTS {{history}}";
 const DROP_INBOX: &str = "DROP TABLE IF EXISTS {{inbox}}";
-const DROPS: [&str; 5] = [
+const DROP_CALLS: &str = "DROP TABLE IF EXISTS {{idempotency}}";
+const DROPS: [&str; 6] = [
     "DROP VIEW IF EXISTS {{status_view}}",
     "DROP TABLE {{table}}",
     DROP_HISTORY,
     DROP_INBOX,
+    DROP_CALLS,
     "DELETE FROM {{relay}} WHERE tbl = {{key}}",
 ];
 
-fn drops(history: bool, inbox: bool) -> impl Iterator<Item = &'static str> {
-    DROPS.into_iter().filter(move |sql| (history || *sql != DROP_HISTORY) && (inbox || *sql != DROP_INBOX))
+/// All of them, but of history, inbox and calls those that there are.
+fn drops(there: [bool; 3]) -> impl Iterator<Item = &'static str> {
+    let left = [DROP_HISTORY, DROP_INBOX, DROP_CALLS].into_iter().zip(there);
+    let left: Vec<&str> = left.filter(|(_, there)| !there).map(|(sql, _)| sql).collect();
+    DROPS.into_iter().filter(move |sql| !left.contains(sql))
 }
 
 async fn has_wal(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
@@ -283,6 +292,7 @@ async fn table_steps(
     }
     let history = history_steps(connection, table, extras.history, &coming, &mut step).await?;
     inbox::steps(connection, table, extras.inbox, &mut step).await?;
+    idempotency::steps(connection, table, extras.idempotency, &mut step).await?;
     let view = format!("{name}_status");
     let history_name = name_of(table);
     let has_history = |sql: &String| sql.contains(&history_name);
@@ -412,6 +422,10 @@ pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Resul
     }
     let rest = [include_str!("migrations/relay.sql"), include_str!("migrations/audit.sql"), view, REGISTER];
     up.extend(rest.map(|sql| template.fill(sql)));
+    if extras.idempotency {
+        up.push(template.fill(include_str!("migrations/idempotency.sql")));
+        up.push(template.fill(&idempotency::index_sql(&table)));
+    }
     Ok(match format {
         Format::Sql => join(&up),
         Format::Goose => goose(&up, &down_statements(&table, extras)),
@@ -440,5 +454,6 @@ fn down_statements(table: &TableName, extras: Extras) -> Vec<String> {
         "INSERT INTO postbox_guard SELECT count(*) FROM {{table}} WHERE published_at IS NULL",
         "DROP TABLE temp.postbox_guard",
     ];
-    guard.into_iter().chain(drops(extras.history, extras.inbox)).map(|sql| names(table).fill(sql)).collect()
+    let there = [extras.history, extras.inbox, extras.idempotency];
+    guard.into_iter().chain(drops(there)).map(|sql| names(table).fill(sql)).collect()
 }

@@ -60,6 +60,7 @@ mod embed;
 mod error;
 mod gone;
 mod history;
+mod idempotency;
 mod inbox;
 mod leader;
 mod lease;
@@ -86,6 +87,7 @@ use sqlx::{Sqlite, Transaction};
 
 pub use admin::SqliteAdmin;
 pub use error::classify;
+pub use idempotency::SqliteIdempotency;
 // Only where the program chooses among databases.
 pub use builder::SqliteStoreBuilder;
 #[cfg(feature = "postgres")]

@@ -8,8 +8,14 @@ use postbox_stores::mysql::{MySqlAdmin, connect_options};
 use postbox_testkit::MariaDbServer;
 use sqlx::{ConnectOptions as _, MySqlConnection};
 
-const ALL: Extras =
-    Extras { history: true, ordered: Ordered::Index, wake_trigger: false, tenants: true, inbox: false };
+const ALL: Extras = Extras {
+    history: true,
+    ordered: Ordered::Index,
+    wake_trigger: false,
+    tenants: true,
+    inbox: false,
+    idempotency: false,
+};
 
 async fn connect(url: &str) -> MySqlConnection {
     connect_options(url).unwrap().connect().await.unwrap()

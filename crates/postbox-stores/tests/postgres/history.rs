@@ -19,8 +19,14 @@ use sqlx::{ConnectOptions as _, Executor as _};
 use crate::common::settle_all;
 use crate::subject::{Shape, Table, role};
 
-const WITH: Extras =
-    Extras { history: true, ordered: Ordered::AsItIs, wake_trigger: false, tenants: false, inbox: false };
+const WITH: Extras = Extras {
+    history: true,
+    ordered: Ordered::AsItIs,
+    wake_trigger: false,
+    tenants: false,
+    inbox: false,
+    idempotency: false,
+};
 const GONE: [History; 2] = [History::Move, History::None];
 
 /// A store whose connections go through a proxy.

@@ -18,6 +18,7 @@ mod fences;
 mod grants;
 mod history;
 mod hot;
+mod idempotency;
 mod inbox;
 mod letters;
 mod migrations;

@@ -8,8 +8,14 @@ use postbox_testkit::suite::{PATIENCE, Subject as _, enqueue, events, quick};
 
 use crate::subject::Table;
 
-const WITH: Extras =
-    Extras { history: true, ordered: Ordered::AsItIs, wake_trigger: false, tenants: false, inbox: false };
+const WITH: Extras = Extras {
+    history: true,
+    ordered: Ordered::AsItIs,
+    wake_trigger: false,
+    tenants: false,
+    inbox: false,
+    idempotency: false,
+};
 
 async fn up(table: &Table, extras: Extras) -> Vec<String> {
     let mut connection = table.pool.acquire().await.unwrap();

@@ -7,6 +7,7 @@ mod embed;
 mod enqueue_sql;
 mod faults;
 mod history;
+mod idempotency;
 mod inbox;
 mod migrations;
 mod order;

@@ -14,6 +14,7 @@ pub mod handlers;
 pub mod history;
 pub mod hooks;
 pub mod hot;
+pub mod idempotency;
 pub mod inbox;
 pub mod moved;
 pub mod order;

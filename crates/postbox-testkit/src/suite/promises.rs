@@ -202,3 +202,27 @@ macro_rules! tenants_suite {
         }
     };
 }
+
+/// Makes one test of each promise that concerns calls by idempotency key, for a
+/// [`CallsSubject`](crate::suite::idempotency::CallsSubject).
+#[macro_export]
+macro_rules! idempotency_suite {
+    ($name:ident, $subject:expr) => {
+        mod $name {
+            use super::*;
+            $crate::store_suite! { @each $subject =>
+                idempotency: of_16_racers_one_runs,
+                idempotency: a_repeat_gets_the_answer,
+                idempotency: another_content_is_a_mismatch,
+                idempotency: after_a_crash_one_of_16_takes_over_and_the_old_one_is_fenced,
+                idempotency: an_extended_lease_is_not_taken_over,
+                idempotency: an_abandoned_call_runs_again,
+                idempotency: effect_event_and_answer_commit_together,
+                idempotency: a_transaction_that_was_fenced_off_has_no_effect,
+                idempotency: a_commit_under_way_is_waited_for,
+                idempotency: of_16_racers_with_a_crash_in_the_middle_the_effect_happens_once,
+                idempotency: the_cleaner_forgets_old_calls_and_none_that_runs,
+            }
+        }
+    };
+}

@@ -116,6 +116,7 @@ fn nothing_given_is_the_defaults_of_the_contract() {
         ("OUTBOX_CLEANER_INTERVAL", "1m"),
         ("OUTBOX_CLEANER_RETENTION", "168h"),
         ("OUTBOX_CLEANER_DEAD_RETENTION", "0"),
+        ("OUTBOX_CLEANER_IDEMPOTENCY_RETENTION", "24h"),
         ("OUTBOX_CLEANER_VACUUM", "true"),
         ("OUTBOX_INBOX_RETENTION", "0"),
         ("OUTBOX_INBOX_SOURCE_RETENTION", "0"),

@@ -6,7 +6,7 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::plan::plan_with;
-use super::{inbox, names};
+use super::{idempotency, inbox, names};
 use crate::plan::{Extras, Plan, Step, StepLock};
 #[cfg(feature = "sqlite")]
 use crate::postgres::ask;
@@ -54,7 +54,7 @@ pub async fn up_with(
     Ok(plan)
 }
 
-/// Removes a table and what belongs to it, also its history and the inbox of its module. Refuses while it holds events that were not published, unless they are to
+/// Removes a table and what belongs to it, also its history, and its module's inbox and calls. Refuses while it holds events that were not published, unless they are to
 /// be lost on purpose.
 ///
 /// # Errors
@@ -77,13 +77,15 @@ pub async fn down(
     // Another's table of that name is not ours to remove.
     let history = HistoryShape::find(&mut tx, &shape.name).await.map_err(classify)?;
     let inbox = inbox::is_there(&mut tx, &shape.name).await?;
+    let calls = idempotency::is_there(&mut tx, &shape.name).await?;
     tx.commit().await.map_err(classify)?;
+    let calls = if calls { "DROP TABLE {{idempotency}};" } else { "" };
     let history = history.map_or("", |_| "DROP TABLE {{history}};");
     let inbox = if inbox { "DROP TABLE {{inbox}};" } else { "" };
     let forget = if shape.system_tables { "DELETE FROM {{relay}} WHERE tbl = {{key}};" } else { "" };
     let sql = template.fill(&format!(
         "DO $postbox$ BEGIN LOCK TABLE {{{{table}}}} IN ACCESS EXCLUSIVE MODE; {} DROP VIEW IF EXISTS {{{{status_view}}}};
-         DROP TABLE {{{{table}}}}; {history} {inbox} {forget} END $postbox$",
+         DROP TABLE {{{{table}}}}; {history} {inbox} {calls} {forget} END $postbox$",
         if discard_unpublished { "" } else { guard }
     ));
     match with_short_lock(connection, &sql).await {

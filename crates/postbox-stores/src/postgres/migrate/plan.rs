@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use postbox_core::{StoreError, TableName};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
-use super::{INDEXES, Ordered, history, inbox, index_sql, names};
+use super::{INDEXES, Ordered, history, idempotency, inbox, index_sql, names};
 use crate::plan::{Extras, Plan, Step, StepLock};
 use crate::postgres::ask::ask;
 use crate::postgres::error::classify;
@@ -121,6 +121,7 @@ async fn look(connection: &mut PgConnection, table: &TableName, extras: Extras) 
         }
     }
     inbox::steps(connection, &table, extras.inbox, &mut steps).await?;
+    idempotency::steps(connection, &table, extras.idempotency, &mut steps).await?;
     let wakes = extras.wake_trigger || found.wake_trigger;
     triggers(&template, ordered == Ordered::Writers, wakes, &found, &mut steps);
     Ok(Plan { table, steps })

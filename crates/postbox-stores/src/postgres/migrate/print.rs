@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use postbox_core::TableName;
 
-use super::{INDEXES, Ordered, history, inbox, index_sql, names};
+use super::{INDEXES, Ordered, history, idempotency, inbox, index_sql, names};
 use crate::plan::Extras;
 use crate::postgres::{order, tenants};
 use crate::print::{goose, join};
@@ -105,6 +105,10 @@ fn up_statements(table: &TableName, extras: Extras) -> Vec<String> {
         let sql = [include_str!("../migrations/wake.sql"), include_str!("../migrations/wake_trigger.sql")];
         statements.extend(sql.map(|sql| template.fill(sql)));
     }
+    if extras.idempotency {
+        statements.push(template.fill(include_str!("../migrations/idempotency.sql")));
+        statements.push(idempotency::index_sql(table, "IF NOT EXISTS"));
+    }
     statements
 }
 
@@ -141,7 +145,8 @@ fn down_statements(table: &TableName, extras: Extras) -> Vec<String> {
     };
     // After the table, which refuses while it holds events that were not published.
     let inbox = extras.inbox.then_some("DROP TABLE IF EXISTS {{inbox}}");
-    [table_and_history].into_iter().chain(inbox).map(|sql| names(table).fill(sql)).collect()
+    let calls = extras.idempotency.then_some("DROP TABLE IF EXISTS {{idempotency}}");
+    [table_and_history].into_iter().chain(inbox).chain(calls).map(|sql| names(table).fill(sql)).collect()
 }
 
 /// Least privilege, by column.
@@ -149,7 +154,7 @@ pub fn print_grants(table: &TableName, grants: &Grants) -> String {
     print_grants_with(table, grants, Extras::default())
 }
 
-/// The same, with what is needed where published events are moved to the table's history, and for the module's inbox.
+/// The same, with what is needed where published events are moved to the table's history, and for the module's inbox and calls.
 pub fn print_grants_with(table: &TableName, grants: &Grants, extras: Extras) -> String {
     let template = names(table)
         .with("sequence", table.quoted_sibling(&format!("{}_sequence_seq", table.table()), '"'))
@@ -164,6 +169,9 @@ pub fn print_grants_with(table: &TableName, grants: &Grants, extras: Extras) -> 
         (&grants.viewer, include_str!("../sql/grant_viewer.sql"), true),
         (&grants.viewer, include_str!("../sql/grant_viewer_history.sql"), extras.history),
         (&grants.viewer, include_str!("../sql/grant_viewer_inbox.sql"), extras.inbox),
+        (&grants.writer, include_str!("../sql/grant_writer_idempotency.sql"), extras.idempotency),
+        (&grants.relay, include_str!("../sql/grant_relay_idempotency.sql"), extras.idempotency),
+        (&grants.viewer, include_str!("../sql/grant_viewer_idempotency.sql"), extras.idempotency),
         (&grants.handler, include_str!("../sql/grant_handler.sql"), true),
     ] {
         let Some(role) = role.as_ref().filter(|_| wanted) else { continue };
@@ -212,5 +220,22 @@ mod tests {
         let grants = "writer=app,relay=postbox,viewer=ops".parse().unwrap();
         assert_eq!(print_grants_with(&table, &grants, extras).matches("\"org_inbox\"").count(), 3);
         assert_eq!(print_grants(&table, &grants).matches("\"org_inbox\"").count(), 0);
+        assert!(!goose.contains("org_idempotency"));
+    }
+
+    #[test]
+    fn calls_have_a_table_where_one_is_asked_for() {
+        let table = "public.org_outbox".parse().unwrap();
+        let extras = Extras { idempotency: true, ..Extras::default() };
+        let goose = print_up_with(&table, Format::Goose, extras);
+        let (up, down) = goose.split_once("-- +goose Down").unwrap();
+        assert!(
+            up.contains("CREATE TABLE IF NOT EXISTS \"public\".\"org_idempotency\"") && !up.contains("{{")
+        );
+        assert!(up.contains("CREATE INDEX IF NOT EXISTS \"org_idempotency_by_time\""), "{up}");
+        assert!(down.contains("DROP TABLE IF EXISTS \"public\".\"org_idempotency\""), "{down}");
+        let grants = "writer=app,relay=postbox,viewer=ops".parse().unwrap();
+        assert_eq!(print_grants_with(&table, &grants, extras).matches("\"org_idempotency\"").count(), 3);
+        assert_eq!(print_grants(&table, &grants).matches("\"org_idempotency\"").count(), 0);
     }
 }

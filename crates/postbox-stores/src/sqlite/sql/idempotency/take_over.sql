@@ -1,0 +1,4 @@
+-- Takes a call over whose lease has run out, from the one who was seen to have it.
+-- ?1 principal  ?2 route  ?3 key  ?4 its token  ?5 ours  ?6 now  ?7 lease
+UPDATE {{idempotency}} SET token = ?5, lease_until = ?6 + ?7
+WHERE principal = ?1 AND route = ?2 AND idempotency_key = ?3 AND token = ?4 AND state = 'running' AND lease_until <= ?6

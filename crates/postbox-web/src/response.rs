@@ -1,0 +1,61 @@
+//! Answers on their way to the table and back.
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{
+    CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, ETAG, LAST_MODIFIED, LINK, LOCATION,
+    SET_COOKIE,
+};
+use axum::http::response::Parts;
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use postbox_core::idempotency::StoredResponse;
+
+use crate::builder::Settings;
+use crate::problem::{Problem, ProblemKind};
+
+/// Marks an answer that comes from the table.
+pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+
+/// What describes an answer, or where its result is. Everything else belongs to the moment in which it was given.
+pub(crate) const KEPT: [HeaderName; 8] =
+    [CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, ETAG, LAST_MODIFIED, LINK, LOCATION];
+
+/// What is stored of an answer; without a body if that was too large.
+pub(crate) fn kept(parts: &Parts, body: Option<&Bytes>, settings: &Settings) -> StoredResponse {
+    let stored = StoredResponse::new(parts.status.as_u16());
+    let keeps = |name: &HeaderName| *name != SET_COOKIE && settings.keep.contains(name);
+    let headers = parts.headers.iter().filter(|(name, _)| keeps(name));
+    let stored = headers
+        .fold(stored, |stored, (name, value)| stored.header(name.as_str().to_owned(), value.as_bytes()));
+    match body {
+        Some(body) => stored.body(body.to_vec()),
+        None => stored,
+    }
+}
+
+/// The answer of a repeat.
+pub(crate) fn replay(stored: StoredResponse, settings: &Settings) -> Response {
+    let header = |(name, value): &(String, Vec<u8>)| {
+        Some((HeaderName::try_from(name.as_str()).ok()?, HeaderValue::from_bytes(value).ok()?))
+    };
+    let headers = stored.headers.iter().filter_map(header);
+    let mut response = match stored.body {
+        Some(body) => {
+            let mut response = Response::new(Body::from(body));
+            *response.status_mut() = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
+            response.headers_mut().extend(headers);
+            response
+        }
+        None => {
+            let location = headers.into_iter().find(|(name, _)| *name == LOCATION).map(|(_, value)| value);
+            let detail = format!(
+                "The request was processed and answered with status {}; the answer was larger than is kept. Nothing was done now.",
+                stored.status
+            );
+            let problem = Problem::new(ProblemKind::AnswerNotKept, detail).types(settings.types.as_ref());
+            problem.original(stored.status, location).into_response()
+        }
+    };
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response
+}

@@ -1,0 +1,63 @@
+//! What is counted: `outbox_idempotency_calls_total{table,result}`.
+
+use metrics::Counter;
+
+/// What became of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It runs for the first time.
+    First,
+    /// It runs again, since who ran it before has not ended in time.
+    TakenOver,
+    /// It was answered from the table.
+    Replayed,
+    /// It runs elsewhere.
+    Busy,
+    /// Its key was used for another.
+    Mismatch,
+    /// It ran, but somebody else had taken it over.
+    Lost,
+    /// The table did not answer.
+    Unavailable,
+}
+
+impl Outcome {
+    const ALL: [Self; 7] = [
+        Self::First,
+        Self::TakenOver,
+        Self::Replayed,
+        Self::Busy,
+        Self::Mismatch,
+        Self::Lost,
+        Self::Unavailable,
+    ];
+
+    fn label(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::TakenOver => "taken_over",
+            Self::Replayed => "replayed",
+            Self::Busy => "busy",
+            Self::Mismatch => "mismatch",
+            Self::Lost => "lost",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+pub(crate) struct Telemetry([Counter; 7]);
+
+impl Telemetry {
+    pub(crate) fn new(prefix: &str, table: &str) -> Self {
+        let name = format!("{prefix}_idempotency_calls_total");
+        Self(Outcome::ALL.map(|outcome| {
+            metrics::counter!(name.clone(), "table" => table.to_owned(), "result" => outcome.label())
+        }))
+    }
+
+    pub(crate) fn count(&self, outcome: Outcome) {
+        if let Some(place) = Outcome::ALL.iter().position(|known| *known == outcome) {
+            self.0[place].increment(1);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! A shop under the layer, on either database.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::{LOCATION, SET_COOKIE};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use postbox_core::idempotency::{IdempotencyDriver, IdempotencyStore};
+use postbox_core::{Outbox, Record, TableName, Topic};
+use postbox_stores::postgres::{self, PgIdempotency, SqlxPostgres};
+use postbox_stores::sqlite::{self, SqliteIdempotency, SqlxSqlite};
+use postbox_testkit::{PgServer, TestDb};
+use postbox_web::{IdempotencyLayer, IdempotentTx, REPLAYED};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::sqlite::SqlitePoolOptions;
+use sqlx::{PgPool, SqlitePool};
+use tokio::sync::Semaphore;
+
+use crate::client::Ask;
+
+/// What the tests ask of either shop.
+pub(crate) trait Shop: Sync {
+    /// Where it is.
+    fn door(&self) -> &Door;
+    /// How many orders and events there are.
+    fn books(&self) -> impl Future<Output = (i64, i64)> + Send;
+    /// Makes the lease of the call by this key run out.
+    fn expire(&self, key: &str) -> impl Future<Output = ()> + Send;
+    /// When the lease of the call by this key runs out, in any unit.
+    fn lease_until(&self, key: &str) -> impl Future<Output = i64> + Send;
+    /// Takes the table of calls away.
+    fn drop_table(&self) -> impl Future<Output = ()> + Send;
+    /// Whether two transactions can be under way at the same time.
+    fn writers_overlap(&self) -> bool;
+    /// Whether an error of one statement fails the whole transaction.
+    fn errors_abort(&self) -> bool;
+
+    fn ask(&self, path: &str) -> Ask {
+        Ask::new(&self.door().address, "POST", path)
+    }
+
+    /// How often a handler has begun.
+    fn handled(&self) -> usize {
+        self.door().floor.handled.load(Ordering::SeqCst)
+    }
+}
+
+/// The address, and what goes on behind it.
+pub(crate) struct Door {
+    pub(crate) address: String,
+    pub(crate) floor: Arc<Floor>,
+    idle: Box<dyn Fn() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>,
+    server: tokio::task::JoinHandle<()>,
+}
+
+impl Door {
+    /// Ends when no handler runs.
+    pub(crate) async fn idle(&self) {
+        (self.idle)().await;
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// What handlers and tests share.
+pub(crate) struct Floor {
+    pub(crate) handled: AtomicUsize,
+    /// Handlers that have come to the gate, and who may pass it.
+    pub(crate) at_gate: Semaphore,
+    pub(crate) gate: Semaphore,
+    /// How often each path was called, for handlers that fail at first.
+    tries: Mutex<HashMap<String, usize>>,
+    outbox: Outbox,
+}
+
+impl Floor {
+    fn count(&self) -> usize {
+        self.handled.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn is_first(&self, path: &str) -> bool {
+        let mut tries = self.tries.lock().unwrap();
+        let tries = tries.entry(path.to_owned()).or_default();
+        *tries += 1;
+        *tries == 1
+    }
+
+    async fn pass_gate(&self) {
+        self.at_gate.add_permits(1);
+        self.gate.acquire().await.unwrap().forget();
+    }
+
+    /// Waits until so many handlers stand at the gate.
+    pub(crate) async fn are_at_gate(&self, number: u32) {
+        self.at_gate.acquire_many(number).await.unwrap().forget();
+    }
+}
+
+/// The SQL of either database.
+pub(crate) trait Till: IdempotencyDriver {
+    fn order(tx: &mut Self::Transaction, item: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn fail(tx: &mut Self::Transaction) -> impl Future<Output = ()> + Send;
+}
+
+impl Till for SqlxPostgres {
+    async fn order(tx: &mut Self::Transaction, item: &str) -> Result<(), sqlx::Error> {
+        sqlx::query("INSERT INTO orders (item) VALUES ($1)").bind(item).execute(&mut **tx).await.map(drop)
+    }
+
+    async fn fail(tx: &mut Self::Transaction) {
+        sqlx::query("SELECT * FROM nowhere").execute(&mut **tx).await.unwrap_err();
+    }
+}
+
+impl Till for SqlxSqlite {
+    async fn order(tx: &mut Self::Transaction, item: &str) -> Result<(), sqlx::Error> {
+        sqlx::query("INSERT INTO orders (item) VALUES (?1)").bind(item).execute(&mut **tx).await.map(drop)
+    }
+
+    async fn fail(tx: &mut Self::Transaction) {
+        sqlx::query("SELECT * FROM nowhere").execute(&mut **tx).await.unwrap_err();
+    }
+}
+
+/// Opens the shop on a port of its own.
+async fn open<S: IdempotencyStore>(store: S) -> Door
+where
+    S::Driver: Till<Error = sqlx::Error>,
+{
+    let floor = Arc::new(Floor {
+        handled: AtomicUsize::new(0),
+        at_gate: Semaphore::new(0),
+        gate: Semaphore::new(0),
+        tries: Mutex::default(),
+        outbox: Outbox::new("shop_outbox".parse().unwrap()),
+    });
+    let layer = |store: S| {
+        IdempotencyLayer::builder(store)
+            .principal(|parts| Some(parts.headers.get("x-account")?.to_str().ok()?.to_owned()))
+            .body_limit(10_000)
+            .response_limit(1_000)
+    };
+    let optional = layer(store.clone()).build();
+    let required = layer(store.clone()).require_key().problem_types("https://shop.example/problems/").build();
+    let quick = layer(store).lease(Duration::from_secs(1)).build();
+    let app = Router::new()
+        .route("/echo", post(echo).get(echo))
+        .route("/things/{id}", post(echo).patch(echo))
+        .route("/status/{status}", post(status))
+        .route("/big", post(big))
+        .route("/stream", post(stream))
+        .route("/panic", post(panics))
+        .route("/gate", post(gate))
+        .route("/orders", post(order::<S::Driver>))
+        .layer(optional.clone())
+        .merge(Router::new().route("/required", post(echo)).layer(required))
+        .merge(Router::new().route("/quick", post(gate)).layer(quick))
+        .with_state(Arc::clone(&floor));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    let idle = Box::new(move || -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+        let layer = optional.clone();
+        Box::pin(async move { layer.idle().await })
+    });
+    Door { address, floor, idle, server }
+}
+
+/// Says how many handlers have run, so that no two answers are alike.
+async fn echo(State(floor): State<Arc<Floor>>, body: String) -> impl IntoResponse {
+    let number = floor.count();
+    let headers = [
+        (LOCATION, format!("/things/{number}")),
+        (SET_COOKIE, format!("session={number}")),
+        (REPLAYED, "never".to_owned()),
+        (axum::http::HeaderName::from_static("x-request-id"), number.to_string()),
+    ];
+    (StatusCode::CREATED, headers, format!("{number}: {body}"))
+}
+
+/// Answers with this status at first, then with 200.
+async fn status(State(floor): State<Arc<Floor>>, Path(status): Path<u16>) -> Response {
+    let number = floor.count();
+    let status = if floor.is_first(&status.to_string()) { status } else { 200 };
+    (StatusCode::from_u16(status).unwrap(), format!("{number}")).into_response()
+}
+
+async fn big(State(floor): State<Arc<Floor>>) -> impl IntoResponse {
+    floor.count();
+    ([(LOCATION, "/things/big")], "x".repeat(5_000))
+}
+
+async fn stream(State(floor): State<Arc<Floor>>) -> Body {
+    floor.count();
+    let pieces = (0..50).map(|_| Ok::<_, std::io::Error>("y".repeat(100)));
+    Body::from_stream(futures_util::stream::iter(pieces))
+}
+
+async fn panics(State(floor): State<Arc<Floor>>) -> String {
+    let number = floor.count();
+    assert!(!floor.is_first("panic"), "a handler that panics");
+    number.to_string()
+}
+
+async fn gate(State(floor): State<Arc<Floor>>) -> String {
+    let number = floor.count();
+    floor.pass_gate().await;
+    number.to_string()
+}
+
+/// Places an order; what it asks for says what goes wrong.
+async fn order<D: Till<Error = sqlx::Error>>(
+    State(floor): State<Arc<Floor>>,
+    mut tx: IdempotentTx<D>,
+    item: String,
+) -> Result<Response, Failed> {
+    let number = floor.count();
+    D::order(&mut tx, &item).await?;
+    let topic: Topic = "shop.order.placed.v1".parse().unwrap();
+    floor.outbox.enqueue(&mut tx, Record::builder(topic).json(&item)).await?;
+    match item.as_str() {
+        "refused" => return Ok((StatusCode::UNPROCESSABLE_ENTITY, format!("{number}")).into_response()),
+        "fails at first" if floor.is_first("order") => return Err("it failed".into()),
+        "forgotten" => return Ok(format!("{number}: placed").into_response()),
+        "ignored" => D::fail(&mut tx).await,
+        "not wanted" => {
+            tx.rollback().await?;
+            return Ok(format!("{number}: nothing to do").into_response());
+        }
+        "gate" if floor.is_first("gate") => floor.pass_gate().await,
+        "big" => return Ok(tx.commit("z".repeat(5_000)).await?),
+        _ => {}
+    }
+    Ok(tx.commit((StatusCode::CREATED, format!("{number}: {item}"))).await?)
+}
+
+/// An error of a service that knows nothing of the layer.
+struct Failed(String);
+
+impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Self(error.into().to_string())
+    }
+}
+
+impl IntoResponse for Failed {
+    fn into_response(self) -> Response {
+        (StatusCode::INTERNAL_SERVER_ERROR, self.0).into_response()
+    }
+}
+
+/// A shop on PostgreSQL.
+pub(crate) struct OnPostgres {
+    door: Door,
+    pool: PgPool,
+    _db: TestDb,
+}
+
+impl OnPostgres {
+    pub(crate) async fn open() -> Self {
+        let db = PgServer::shared().database();
+        let pool = PgPoolOptions::new().max_connections(16).connect(&db.url).await.unwrap();
+        let table: TableName = "shop_outbox".parse().unwrap();
+        let extras = postgres::migrate::Extras { idempotency: true, ..Default::default() };
+        postgres::migrate::up_with(&mut *pool.acquire().await.unwrap(), &table, extras, |_| {})
+            .await
+            .unwrap();
+        sqlx::query("CREATE TABLE orders (item TEXT)").execute(&pool).await.unwrap();
+        let door = open(PgIdempotency::new(pool.clone(), table)).await;
+        Self { door, pool, _db: db }
+    }
+}
+
+impl Shop for OnPostgres {
+    fn door(&self) -> &Door {
+        &self.door
+    }
+
+    fn writers_overlap(&self) -> bool {
+        true
+    }
+
+    fn errors_abort(&self) -> bool {
+        true
+    }
+
+    async fn books(&self) -> (i64, i64) {
+        let books = "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM shop_outbox)";
+        sqlx::query_as(books).fetch_one(&self.pool).await.unwrap()
+    }
+
+    async fn expire(&self, key: &str) {
+        let sql = "UPDATE shop_idempotency SET lease_until = now() - make_interval(hours => 1) WHERE idempotency_key = $1";
+        assert_eq!(sqlx::query(sql).bind(key).execute(&self.pool).await.unwrap().rows_affected(), 1);
+    }
+
+    async fn lease_until(&self, key: &str) -> i64 {
+        let sql = "SELECT (extract(epoch FROM lease_until) * 1000000)::bigint FROM shop_idempotency WHERE idempotency_key = $1";
+        sqlx::query_scalar(sql).bind(key).fetch_one(&self.pool).await.unwrap()
+    }
+
+    async fn drop_table(&self) {
+        sqlx::query("DROP TABLE shop_idempotency").execute(&self.pool).await.unwrap();
+    }
+}
+
+/// A shop on SQLite.
+pub(crate) struct OnSqlite {
+    door: Door,
+    pool: SqlitePool,
+    _folder: tempfile::TempDir,
+}
+
+impl OnSqlite {
+    pub(crate) async fn open() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}?mode=rwc", folder.path().join("shop.db").display());
+        let options = sqlite::connect_options(&url).unwrap();
+        let pool = SqlitePoolOptions::new().max_connections(8).connect_with(options).await.unwrap();
+        let table: TableName = "shop_outbox".parse().unwrap();
+        let extras = sqlite::migrate::Extras { idempotency: true, ..Default::default() };
+        sqlite::migrate::up_with(&mut *pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();
+        sqlx::query("CREATE TABLE orders (item TEXT)").execute(&pool).await.unwrap();
+        let door = open(SqliteIdempotency::new(pool.clone(), table)).await;
+        Self { door, pool, _folder: folder }
+    }
+}
+
+impl Shop for OnSqlite {
+    fn door(&self) -> &Door {
+        &self.door
+    }
+
+    fn writers_overlap(&self) -> bool {
+        false
+    }
+
+    fn errors_abort(&self) -> bool {
+        false
+    }
+
+    async fn books(&self) -> (i64, i64) {
+        let books = "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM shop_outbox)";
+        sqlx::query_as(books).fetch_one(&self.pool).await.unwrap()
+    }
+
+    async fn expire(&self, key: &str) {
+        let sql = "UPDATE shop_idempotency SET lease_until = 0 WHERE idempotency_key = ?1";
+        assert_eq!(sqlx::query(sql).bind(key).execute(&self.pool).await.unwrap().rows_affected(), 1);
+    }
+
+    async fn lease_until(&self, key: &str) -> i64 {
+        let sql = "SELECT lease_until FROM shop_idempotency WHERE idempotency_key = ?1";
+        sqlx::query_scalar(sql).bind(key).fetch_one(&self.pool).await.unwrap()
+    }
+
+    async fn drop_table(&self) {
+        sqlx::query("DROP TABLE shop_idempotency").execute(&self.pool).await.unwrap();
+    }
+}
