@@ -39,22 +39,19 @@ pub(crate) fn replay(stored: StoredResponse, settings: &Settings) -> Response {
         Some((HeaderName::try_from(name.as_str()).ok()?, HeaderValue::from_bytes(value).ok()?))
     };
     let headers = stored.headers.iter().filter_map(header);
-    let mut response = match stored.body {
-        Some(body) => {
-            let mut response = Response::new(Body::from(body));
-            *response.status_mut() = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
-            response.headers_mut().extend(headers);
-            response
-        }
-        None => {
-            let location = headers.into_iter().find(|(name, _)| *name == LOCATION).map(|(_, value)| value);
-            let detail = format!(
-                "The request was processed and answered with status {}; the answer was larger than is kept. Nothing was done now.",
-                stored.status
-            );
-            let problem = Problem::new(ProblemKind::AnswerNotKept, detail).types(settings.types.as_ref());
-            problem.original(stored.status, location).into_response()
-        }
+    let mut response = if let Some(body) = stored.body {
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
+        response.headers_mut().extend(headers);
+        response
+    } else {
+        let location = headers.into_iter().find(|(name, _)| *name == LOCATION).map(|(_, value)| value);
+        let detail = format!(
+            "The request was processed and answered with status {}; the answer was larger than is kept. Nothing was done now.",
+            stored.status
+        );
+        let problem = Problem::new(ProblemKind::AnswerNotKept, detail).types(settings.types.as_ref());
+        problem.original(stored.status, location).into_response()
     };
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     response

@@ -58,7 +58,7 @@ impl<S: IdempotencyStore> Run<S> {
     {
         let one = self.shared.running.one();
         let task = async move {
-            let answer = self.to_its_end(handler).await;
+            let answer = self.until_its_end(handler).await;
             drop(one);
             answer
         };
@@ -74,7 +74,7 @@ impl<S: IdempotencyStore> Run<S> {
         }
     }
 
-    async fn to_its_end<H, R>(self, mut handler: H) -> Result<Response, H::Error>
+    async fn until_its_end<H, R>(self, mut handler: H) -> Result<Response, H::Error>
     where
         H: Service<Request<Body>, Response = axum::http::Response<R>>,
         R: HttpBody<Data = Bytes> + Send + 'static,

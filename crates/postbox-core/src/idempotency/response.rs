@@ -53,7 +53,7 @@ impl StoredResponse {
 
     /// An answer from what a table holds. Lines that are no header are left out.
     pub fn from_table(status: u16, header_block: &[u8], body: Option<Vec<u8>>) -> Self {
-        let lines = header_block.split(|byte| *byte == b'\n').map(|line| line.trim_ascii_end());
+        let lines = header_block.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
         let headers = lines.filter_map(|line| {
             let colon = line.iter().position(|byte| *byte == b':')?;
             let (name, value) = line.split_at(colon);

@@ -123,13 +123,11 @@ impl PgIdempotency {
         // Forgotten in between: to be begun after all.
         let Some(found) = self.read(look).await? else { return Ok(None) };
         let found = read(&found).map_err(classify)?;
-        match found.answer() {
-            Some(answer) => Ok(Some(answer)),
-            None => {
-                let take = self.about(&self.statements.take_over, call).bind(found.token);
-                if self.changes(take.bind(token).bind(lease)).await? { run(true) } else { Ok(None) }
-            }
+        if let Some(answer) = found.answer() {
+            return Ok(Some(answer));
         }
+        let take = self.about(&self.statements.take_over, call).bind(found.token);
+        if self.changes(take.bind(token).bind(lease)).await? { run(true) } else { Ok(None) }
     }
 }
 

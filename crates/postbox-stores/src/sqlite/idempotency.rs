@@ -108,8 +108,8 @@ impl SqliteIdempotency {
                 let begin = begin.bind(call.fingerprint().as_bytes().as_slice()).bind(token);
                 begin.bind(now).bind(span(lease))
             };
-            let begun = self.change(begin).await? > 0;
-            return Ok(begun.then(|| Begun::Run(Ticket::new(call, &self.table, token, false))));
+            let is_first = self.change(begin).await? > 0;
+            return Ok(is_first.then(|| Begun::Run(Ticket::new(call, &self.table, token, false))));
         };
         if let Some(answer) = found.answer() {
             return Ok(Some(answer));
@@ -118,8 +118,8 @@ impl SqliteIdempotency {
             let take = about(&self.statements.take_over, call).bind(found.token).bind(token);
             take.bind(now).bind(span(lease))
         };
-        let taken = self.change(take).await? > 0;
-        Ok(taken.then(|| Begun::Run(Ticket::new(call, &self.table, token, true))))
+        let is_next = self.change(take).await? > 0;
+        Ok(is_next.then(|| Begun::Run(Ticket::new(call, &self.table, token, true))))
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) async fn what_is_final_is_stored_and_what_is_not_runs_again<S: Shop>(
         (503, false),
     ] {
         let before = shop.handled();
-        let ask = shop.ask(&format!("/status/{status}")).key("k");
+        let ask = shop.ask(&format!("/status/{status}")).key(&format!("k{status}"));
         assert_eq!(ask.send().await.status, status);
         let second = ask.send().await;
         let expected = if stored { (status, true, before + 1) } else { (200, false, before + 2) };

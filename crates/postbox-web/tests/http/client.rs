@@ -56,7 +56,7 @@ impl Ask {
         let mut head =
             format!("{} {} HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n", self.method, self.path);
         for (name, value) in &self.headers {
-            head += &format!("{name}: {value}\r\n");
+            head.extend([name, ": ", value.as_str(), "\r\n"]);
         }
         let request = format!("{head}content-length: {}\r\n\r\n{}", self.body.len(), self.body);
         stream.write_all(request.as_bytes()).await.unwrap();

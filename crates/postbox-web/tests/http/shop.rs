@@ -273,9 +273,7 @@ impl OnPostgres {
         let pool = PgPoolOptions::new().max_connections(16).connect(&db.url).await.unwrap();
         let table: TableName = "shop_outbox".parse().unwrap();
         let extras = postgres::migrate::Extras { idempotency: true, ..Default::default() };
-        postgres::migrate::up_with(&mut *pool.acquire().await.unwrap(), &table, extras, |_| {})
-            .await
-            .unwrap();
+        postgres::migrate::up_with(&mut pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();
         sqlx::query("CREATE TABLE orders (item TEXT)").execute(&pool).await.unwrap();
         let door = open(PgIdempotency::new(pool.clone(), table)).await;
         Self { door, pool, _db: db }
@@ -330,7 +328,7 @@ impl OnSqlite {
         let pool = SqlitePoolOptions::new().max_connections(8).connect_with(options).await.unwrap();
         let table: TableName = "shop_outbox".parse().unwrap();
         let extras = sqlite::migrate::Extras { idempotency: true, ..Default::default() };
-        sqlite::migrate::up_with(&mut *pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();
+        sqlite::migrate::up_with(&mut pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();
         sqlx::query("CREATE TABLE orders (item TEXT)").execute(&pool).await.unwrap();
         let door = open(SqliteIdempotency::new(pool.clone(), table)).await;
         Self { door, pool, _folder: folder }
