@@ -13,7 +13,7 @@ use axum::http::Request;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse as _, Response};
 use postbox_core::StoreError;
-use postbox_core::idempotency::{Begun, Call, IdempotencyStore};
+use postbox_core::idempotency::{Begun, Call, IdempotencyStore, Ticket};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -150,11 +150,10 @@ where
                 }
                 Err(problem) => return Ok(shared.refuse(problem)),
             };
-            let run = match shared.decide(key, parts, body).await {
-                Ok(run) => run,
-                Err(answer) => return Ok(answer),
-            };
-            run.start(inner).await
+            match shared.identify(key, parts, body).await {
+                Ok((call, parts, body)) => Run { shared, call, parts, body }.start(inner).await,
+                Err(problem) => Ok(shared.refuse(problem)),
+            }
         })
     }
 }
@@ -177,19 +176,14 @@ impl<S: IdempotencyStore> Shared<S> {
         }
     }
 
-    /// What is to be done with a call: to run it, or to answer it here.
-    async fn decide(self: &Arc<Self>, key: String, parts: Parts, body: Body) -> Result<Run<S>, Response> {
-        let (call, parts, body) =
-            self.identify(key, parts, body).await.map_err(|problem| self.refuse(problem))?;
-        let begun = within(self.store.begin(&call, self.settings.lease)).await;
+    /// What is to be done with a call: to run it with this ticket, or to answer it so.
+    pub(crate) async fn decide(&self, call: &Arc<Call>) -> Result<Ticket, Response> {
+        let begun = within(self.store.begin(call, self.settings.lease)).await;
         match begun.map_err(|error| self.unavailable(&error))? {
             Begun::Run(ticket) => {
-                self.telemetry.count(if ticket.is_taken_over() {
-                    Outcome::TakenOver
-                } else {
-                    Outcome::First
-                });
-                Ok(Run { shared: Arc::clone(self), ticket, parts, body })
+                let outcome = if ticket.is_taken_over() { Outcome::TakenOver } else { Outcome::First };
+                self.telemetry.count(outcome);
+                Ok(ticket)
             }
             Begun::Replay(stored) => {
                 self.telemetry.count(Outcome::Replayed);

@@ -38,14 +38,14 @@ pub(crate) fn replay(stored: StoredResponse, settings: &Settings) -> Response {
     let header = |(name, value): &(String, Vec<u8>)| {
         Some((HeaderName::try_from(name.as_str()).ok()?, HeaderValue::from_bytes(value).ok()?))
     };
-    let headers = stored.headers.iter().filter_map(header);
+    let mut headers = stored.headers.iter().filter_map(header);
     let mut response = if let Some(body) = stored.body {
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
         response.headers_mut().extend(headers);
         response
     } else {
-        let location = headers.into_iter().find(|(name, _)| *name == LOCATION).map(|(_, value)| value);
+        let location = headers.find(|(name, _)| *name == LOCATION).map(|(_, value)| value);
         let detail = format!(
             "The request was processed and answered with status {}; the answer was larger than is kept. Nothing was done now.",
             stored.status

@@ -10,7 +10,7 @@ use axum::http::Request;
 use axum::http::request::Parts;
 use axum::response::Response;
 use futures_util::FutureExt as _;
-use postbox_core::idempotency::{IdempotencyStore, StoredResponse, Ticket};
+use postbox_core::idempotency::{Call, IdempotencyStore, StoredResponse, Ticket};
 use postbox_core::{Code, StoreError, StoreErrorKind};
 use tokio::task::JoinHandle;
 use tower_service::Service;
@@ -38,16 +38,17 @@ pub(crate) async fn within<T>(
     })
 }
 
-/// A call that is to run.
+/// A call that is to run, if nobody has run it yet.
 pub(crate) struct Run<S> {
     pub(crate) shared: Arc<Shared<S>>,
-    pub(crate) ticket: Ticket,
+    pub(crate) call: Arc<Call>,
     pub(crate) parts: Parts,
     pub(crate) body: Bytes,
 }
 
 impl<S: IdempotencyStore> Run<S> {
-    /// Runs the handler in a task of its own: a caller who goes away does not cut it off half-way.
+    /// Asks the table and runs the handler in a task of its own: a caller who goes away neither cuts it off half-way nor leaves a
+    /// call behind that was begun and that nobody runs.
     pub(crate) async fn start<H, R>(self, handler: H) -> Result<Response, H::Error>
     where
         H: Service<Request<Body>, Response = axum::http::Response<R>> + Send + 'static,
@@ -80,11 +81,15 @@ impl<S: IdempotencyStore> Run<S> {
         R: HttpBody<Data = Bytes> + Send + 'static,
         R::Error: Into<axum::BoxError>,
     {
-        let Self { shared, ticket, mut parts, body } = self;
+        let Self { shared, call, mut parts, body } = self;
+        let ticket = match shared.decide(&call).await {
+            Ok(ticket) => ticket,
+            Err(answer) => return Ok(answer),
+        };
         let session = Session::new(&shared, ticket.clone());
         parts.extensions.insert(session.clone());
         parts.extensions.insert(ticket.clone());
-        let end = End { renewal: Renewal::start(&shared, &ticket), shared, ticket };
+        let end = End { _renewal: Renewal::start(&shared, &ticket), shared, ticket };
         let request = Request::from_parts(parts, Body::from(body));
         let answer = AssertUnwindSafe(async { handler.call(request).await }).catch_unwind().await;
         match answer {
@@ -105,8 +110,8 @@ impl<S: IdempotencyStore> Run<S> {
 struct End<S> {
     shared: Arc<Shared<S>>,
     ticket: Ticket,
-    // Until the table has heard of the end.
-    renewal: Renewal,
+    /// Goes on until the table has heard of the end.
+    _renewal: Renewal,
 }
 
 impl<S: IdempotencyStore> End<S> {
@@ -122,13 +127,13 @@ impl<S: IdempotencyStore> End<S> {
                     %status,
                     "the handler took an IdempotentTx and returned without `commit`: all of it was rolled back"
                 );
-                self.release_by_ref().await;
+                self.release().await;
                 let detail = "Nothing was done; ask again with the same key.";
                 self.shared.refuse(Problem::new(ProblemKind::NotCommitted, detail))
             }
             At::Open | At::Unused if (self.shared.settings.stores)(status) => self.store(answer).await,
             At::Open | At::Unused => {
-                self.release_by_ref().await;
+                self.release().await;
                 answer
             }
         }
@@ -182,18 +187,13 @@ impl<S: IdempotencyStore> End<S> {
         self.shared.refuse(problem.retry_after(Duration::from_secs(1)))
     }
 
-    async fn release(self) {
-        self.release_by_ref().await;
-    }
-
     /// Lets a repeat run. Does nothing to a call that was finished after all.
-    async fn release_by_ref(&self) {
+    async fn release(&self) {
         let store = &self.shared.store;
         if let Err(error) = within(store.abandon(&self.ticket)).await {
             let route = self.ticket.call().route();
             tracing::warn!(table = store.table(), route, %error, "a key could not be released: repeats wait for its lease");
         }
-        self.renewal.0.abort();
     }
 }
 
