@@ -14,6 +14,10 @@ mod logs;
 mod render;
 mod report;
 
+/// Events come and go by the batch, in many small pieces, on all threads.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> std::process::ExitCode {
     cli::run(std::env::args_os())
 }
