@@ -166,6 +166,9 @@ codes! {
     CommitUnknown = "OUTBOX_COMMIT_UNKNOWN",
         "The answer to a commit was lost, so the transaction may have been committed or not.",
         "Look for its data before you do it again; events with the same event_id are not doubled.";
+    NoTransaction = "OUTBOX_NO_TX",
+        "The connection has no open transaction: an event would exist without the data, or the data without it.",
+        "Enqueue and record within the driver's own transaction; with diesel-async, in the closure of `conn.transaction`.";
     TransactionAborted = "OUTBOX_TX_ABORTED",
         "An earlier statement of the transaction failed and its error was ignored, so that nothing more can be done in it.",
         "Roll the transaction back, and find the statement that failed first.";

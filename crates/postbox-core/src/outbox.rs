@@ -143,9 +143,12 @@ impl Outbox {
     /// Not cancel safe: a dropped call leaves the statement's result unknown. Roll the transaction back.
     pub async fn enqueue<D, T: OutboxTx<D>>(
         &self,
-        tx: T,
+        mut tx: T,
         event: impl IntoRecord,
     ) -> Result<Receipt, EnqueueError<T::Error>> {
+        if !tx.is_open() {
+            return Err(EnqueueError::NoTransaction);
+        }
         let record = event.into_record(&self.defaults)?;
         let receipts = if self.is_plain() {
             self.insert(tx, std::slice::from_ref(&record)).await?
@@ -164,9 +167,12 @@ impl Outbox {
     /// As [`enqueue`](Self::enqueue).
     pub async fn enqueue_all<D, T: OutboxTx<D>, E: IntoRecord>(
         &self,
-        tx: T,
+        mut tx: T,
         events: impl IntoIterator<Item = E>,
     ) -> Result<Vec<Receipt>, EnqueueError<T::Error>> {
+        if !tx.is_open() {
+            return Err(EnqueueError::NoTransaction);
+        }
         let records = events
             .into_iter()
             .map(|event| event.into_record(&self.defaults))
@@ -334,6 +340,13 @@ pub enum EnqueueError<E: std::error::Error + 'static> {
     /// The database refused it.
     #[error("the event could not be written")]
     Database(#[source] E),
+    /// No transaction is open on the connection; nothing was sent to the database. Most drivers have a type of their own for
+    /// transactions, and this cannot happen.
+    #[error(
+        "{}: an event must be written in the transaction that writes your data, and none is open",
+        Code::NoTransaction
+    )]
+    NoTransaction,
     /// The store answered without a receipt, which its contract forbids.
     #[error("the store gave no receipt")]
     NoReceipt,
@@ -349,6 +362,7 @@ impl<E: std::error::Error + 'static> EnqueueError<E> {
             Self::Event(error) => EnqueueError::Event(error),
             Self::Hook(error) => EnqueueError::Hook(error),
             Self::Database(error) => EnqueueError::Database(change(error)),
+            Self::NoTransaction => EnqueueError::NoTransaction,
             Self::NoReceipt => EnqueueError::NoReceipt,
         }
     }

@@ -17,8 +17,8 @@ use crate::table::TableName;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an open transaction",
     label = "an event must be written in the transaction that writes your data",
-    note = "begin one and pass `&mut tx` (sqlx): an event that is written on its own connection can exist without \
-            your data, or your data without it"
+    note = "begin one and pass `&mut tx`: an event that is written on its own connection can exist without your data, or \
+            your data without it"
 )]
 pub trait OutboxTx<Driver>: Sized {
     /// The driver's error.
@@ -29,6 +29,12 @@ pub trait OutboxTx<Driver>: Sized {
         self,
         insertion: Insertion<'_>,
     ) -> impl Future<Output = Result<Vec<Inserted>, Self::Error>> + Send;
+
+    /// Whether a transaction is open. Always, unless the driver has one type for connections with and without: then nothing is
+    /// written, and the caller is told.
+    fn is_open(&mut self) -> bool {
+        true
+    }
 
     /// Where to note what was written, in a transaction that will know how it ended: the one that
     /// [`Outbox::begin`](crate::Outbox::begin) opened. None in a driver's own.

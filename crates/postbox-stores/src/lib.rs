@@ -37,3 +37,5 @@ pub mod sqlite;
 pub mod table;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod tenants;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub mod tx;

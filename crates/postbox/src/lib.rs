@@ -73,8 +73,9 @@
 //! # Features
 //!
 //! `derive` (`#[derive(Event)]`), `postgres` (the PostgreSQL store), `mysql` (the MySQL and MariaDB store), `sqlite` (the
-//! SQLite store, SQLite built in), `sinks` (file, stdout, null), all on by default; `web` (the `Idempotency-Key` layer for tower and
-//! axum); `otel` (events carry the trace context of the current span).
+//! SQLite store, SQLite built in), `sinks` (file, stdout, null), all on by default; `tokio-postgres`, `deadpool-postgres`,
+//! `diesel-postgres`, `diesel-mysql`, `diesel-sqlite` and `sea-orm` (enqueue and inbox in the transactions of these drivers); `web` (the
+//! `Idempotency-Key` layer for tower and axum); `otel` (events carry the trace context of the current span).
 
 // Writing events.
 pub use postbox_core::{
@@ -162,6 +163,13 @@ pub mod mysql {
 #[cfg(feature = "sqlite")]
 pub mod sqlite {
     pub use postbox_stores::sqlite::*;
+}
+
+/// Markers of drivers, by which their transactions are told apart. Nobody has to name them: pass the transaction to
+/// [`Outbox::enqueue`] or [`Inbox::record`].
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub mod tx {
+    pub use postbox_stores::tx::*;
 }
 
 /// The README's example is compiled with the tests.

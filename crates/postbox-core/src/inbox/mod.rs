@@ -200,10 +200,13 @@ impl Inbox {
 
     async fn write<D, T: InboxTx<D>>(
         &self,
-        tx: T,
+        mut tx: T,
         consumer: &ConsumerName,
         messages: &[&str],
     ) -> Result<Vec<String>, RecordError<T::Error>> {
+        if !tx.is_open() {
+            return Err(RecordError::NoTransaction);
+        }
         let recording = Recording { table: &self.table, consumer: consumer.as_str(), messages };
         tx.record(recording).await.map_err(|error| match T::trouble(&error) {
             InboxTrouble::Aborted => RecordError::Aborted(error),
@@ -246,6 +249,13 @@ pub enum RecordError<E: std::error::Error + 'static> {
         /// The driver's error.
         source: E,
     },
+    /// No transaction is open on the connection; nothing was sent to the database. Most drivers have a type of their own for
+    /// transactions, and this cannot happen.
+    #[error(
+        "{}: a message must be recorded in the transaction that has its effect, and none is open",
+        Code::NoTransaction
+    )]
+    NoTransaction,
     /// The database refused it for another reason.
     #[error("{}: the message could not be recorded", Code::DatabaseError)]
     Database(#[source] E),
@@ -258,6 +268,7 @@ impl<E: std::error::Error + 'static> RecordError<E> {
             Self::Aborted(_) => Code::TransactionAborted,
             Self::Conflict(_) => Code::TransactionConflict,
             Self::Missing { .. } => Code::InboxMissing,
+            Self::NoTransaction => Code::NoTransaction,
             Self::Database(_) => Code::DatabaseError,
         }
     }
@@ -267,13 +278,14 @@ impl<E: std::error::Error + 'static> RecordError<E> {
         matches!(self, Self::Conflict(_))
     }
 
-    /// The driver's own error.
-    pub fn into_source(self) -> E {
+    /// The driver's own error, if it was one.
+    pub fn into_source(self) -> Option<E> {
         match self {
             Self::Aborted(error)
             | Self::Conflict(error)
             | Self::Missing { source: error, .. }
-            | Self::Database(error) => error,
+            | Self::Database(error) => Some(error),
+            Self::NoTransaction => None,
         }
     }
 }

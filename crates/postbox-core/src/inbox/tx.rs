@@ -12,7 +12,7 @@ use crate::uow::UnitOfWork;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an open transaction",
     label = "a message must be recorded in the transaction that has its effect",
-    note = "begin one and pass `&mut tx` (sqlx): what is recorded on its own connection is remembered though its effect was \
+    note = "begin one and pass `&mut tx`: what is recorded on its own connection is remembered though its effect was \
             rolled back, or forgotten though it was not"
 )]
 pub trait InboxTx<Driver>: Sized {
@@ -28,6 +28,11 @@ pub trait InboxTx<Driver>: Sized {
 
     /// What an error of [`record`](Self::record) means.
     fn trouble(error: &Self::Error) -> InboxTrouble;
+
+    /// As [`OutboxTx::is_open`](crate::OutboxTx::is_open).
+    fn is_open(&mut self) -> bool {
+        true
+    }
 }
 
 /// The same of a driver whose transactions Postbox opens itself.

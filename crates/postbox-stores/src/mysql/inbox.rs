@@ -1,4 +1,4 @@
-//! `<module>_inbox`: messages recorded in a sqlx transaction, listed, forgotten and cleaned.
+//! `<module>_inbox`: messages recorded in a transaction, whatever the driver; listed, forgotten and cleaned.
 
 use std::time::Duration;
 
@@ -7,20 +7,22 @@ use postbox_core::{
     InboxAdmin, InboxDriver, InboxEntry, InboxFilter, InboxPage, InboxRequest, InboxTrouble, InboxTx,
     Recording, StoreError, TableName,
 };
-use sqlx::mysql::{MySqlDatabaseError, MySqlRow};
-use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _, Transaction};
+use sqlx::mysql::MySqlRow;
+use sqlx::{MySql, MySqlConnection, Transaction};
 use uuid::Uuid;
 
 use super::admin::{Looked, MySqlAdmin, audit, count};
 use super::clause::Clause;
 use super::clock::{at, known_time, span};
-use super::error::{DEADLOCK, classify, within};
+use super::error::{classify, error_number, within};
 use super::link::{OPERATION_LIMIT, Tries};
 use super::schema::{columns, indexes};
+use super::session::{self, Value, text};
 use super::tx::SqlxMySql;
 use crate::audit::forgotten;
 use crate::inbox::{FORGET_BATCH, is_no_inbox, missing};
 use crate::table::Template;
+use crate::tx::{Session, Statement};
 
 /// The end of the index's name, and its columns.
 pub(super) const INDEX: (&str, &str) = ("by_time", "processed_at");
@@ -32,9 +34,6 @@ const COLUMNS: [(&str, &str); 4] = [
     ("recorded_by", "binary(16)"),
 ];
 
-/// Somebody has had a lock for longer than this session waits.
-const LOCK_WAIT: u16 = 1205;
-const NO_SUCH_TABLE: u16 = 1146;
 /// So many messages are recorded by one statement.
 const CHUNK: usize = 1000;
 
@@ -47,48 +46,48 @@ const RECORD: &str = "INSERT INTO {{inbox}} (consumer, message_id, recorded_by) 
 const NEW: &str =
     "SELECT message_id FROM {{inbox}} WHERE consumer = ? AND message_id IN ({{list}}) AND recorded_by = ?";
 
-async fn record(
-    tx: &mut Transaction<'_, MySql>,
+/// Records messages.
+pub(crate) async fn record<S: Session<MySql>>(
+    session: &mut S,
     recording: Recording<'_>,
-) -> Result<Vec<String>, sqlx::Error> {
+) -> Result<Vec<String>, S::Error> {
     let Recording { table, consumer, messages } = recording;
+    let prepared = table.prepared();
     let mut new = Vec::new();
     for messages in messages.chunks(CHUNK) {
         let batch = Uuid::now_v7();
         let template = Template::default().with("inbox", table.quoted('`'));
         let rows = vec!["(?, ?, ?)"; messages.len()].join(", ");
-        let list = vec!["?"; messages.len()].join(", ");
-        let insert = template.clone().with("rows", rows).fill(RECORD);
-        let insert = sqlx::query(AssertSqlSafe(insert)).persistent(table.prepared());
-        let bind = |query: super::list_of::Bound<'static>, message: &&str| {
-            query.bind(consumer.as_bytes().to_vec()).bind(message.as_bytes().to_vec()).bind(batch)
-        };
-        messages.iter().fold(insert, bind).execute(&mut **tx).await?;
-        let select = template.with("list", list).fill(NEW);
-        let select = sqlx::query(AssertSqlSafe(select)).persistent(table.prepared());
-        let select = select.bind(consumer.as_bytes().to_vec());
-        let select = messages.iter().fold(select, |query, message| query.bind(message.as_bytes().to_vec()));
-        for row in select.bind(batch).fetch_all(&mut **tx).await? {
-            new.push(bytes(&row, 0)?);
+        let sql = template.clone().with("rows", rows).fill(RECORD).into();
+        let mut values = Vec::with_capacity(3 * messages.len());
+        for message in messages {
+            values.extend([consumer.as_bytes(), message.as_bytes(), batch.as_bytes()].map(bytes));
         }
+        session.texts(Statement { sql, values, prepared }).await?;
+        let list = vec!["?"; messages.len()].join(", ");
+        let sql = template.with("list", list).fill(NEW).into();
+        let mut values = Vec::with_capacity(messages.len() + 2);
+        values.push(bytes(consumer.as_bytes()));
+        values.extend(messages.iter().map(|message| bytes(message.as_bytes())));
+        values.push(bytes(batch.as_bytes()));
+        new.extend(session.texts(Statement { sql, values, prepared }).await?);
     }
     Ok(new)
 }
 
+fn bytes(bytes: &[u8]) -> Value<'_> {
+    Value::Bytes(Some(bytes))
+}
+
 fn trouble(error: &sqlx::Error) -> InboxTrouble {
-    let number = error.as_database_error().and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
-    match number.map(MySqlDatabaseError::number) {
-        Some(DEADLOCK | LOCK_WAIT) => InboxTrouble::Conflict,
-        Some(NO_SUCH_TABLE) => InboxTrouble::Missing,
-        _ => InboxTrouble::Other,
-    }
+    error_number(error).map_or(InboxTrouble::Other, session::trouble)
 }
 
 impl InboxTx<SqlxMySql> for &mut Transaction<'_, MySql> {
     type Error = sqlx::Error;
 
     async fn record(self, recording: Recording<'_>) -> Result<Vec<String>, sqlx::Error> {
-        record(self, recording).await
+        record(&mut **self, recording).await
     }
 
     fn trouble(error: &sqlx::Error) -> InboxTrouble {
@@ -101,7 +100,7 @@ impl InboxDriver for SqlxMySql {
         tx: &mut Transaction<'static, MySql>,
         recording: Recording<'_>,
     ) -> Result<Vec<String>, sqlx::Error> {
-        record(tx, recording).await
+        record(&mut **tx, recording).await
     }
 
     fn trouble(error: &sqlx::Error) -> InboxTrouble {
@@ -234,13 +233,8 @@ fn about(looked: &Looked, sql: &str, filter: &InboxFilter) -> Clause {
     clause
 }
 
-fn bytes(row: &MySqlRow, place: usize) -> Result<String, sqlx::Error> {
-    let bytes: Vec<u8> = row.try_get(place)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
 fn entry(row: &MySqlRow) -> Result<InboxEntry, sqlx::Error> {
-    Ok(InboxEntry { consumer: bytes(row, 0)?, message_id: bytes(row, 1)?, processed_at: known_time(row, 2)? })
+    Ok(InboxEntry { consumer: text(row, 0)?, message_id: text(row, 1)?, processed_at: known_time(row, 2)? })
 }
 
 impl InboxAdmin for MySqlAdmin {

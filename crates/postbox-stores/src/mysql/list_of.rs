@@ -23,9 +23,13 @@ pub(super) fn bind_list<'q, T>(query: Bound<'q>, list: &[T]) -> Bound<'q>
 where
     T: Copy + Encode<'q, MySql> + Type<MySql> + Send + 'q,
 {
+    padded(list).copied().fold(query, Query::bind)
+}
+
+/// What goes to those places.
+pub(super) fn padded<T>(list: &[T]) -> impl Iterator<Item = &T> {
     let places = list.len().max(1).next_power_of_two();
-    let padding = std::iter::repeat_n(list.last().copied(), places - list.len()).flatten();
-    list.iter().copied().chain(padding).fold(query, Query::bind)
+    list.iter().chain(std::iter::repeat_n(list.last(), places - list.len()).flatten())
 }
 
 #[cfg(test)]

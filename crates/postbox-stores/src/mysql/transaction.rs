@@ -38,7 +38,7 @@ impl Driver for SqlxMySql {
         tx: &mut Self::Transaction,
         insertion: Insertion<'_>,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
-        insert(tx, insertion).await
+        insert(&mut **tx, insertion).await
     }
 
     async fn guard(

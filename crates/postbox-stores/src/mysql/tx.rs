@@ -1,17 +1,19 @@
-//! Enqueue in a sqlx transaction.
+//! Enqueue in a transaction, whatever the driver.
 
 use std::collections::HashMap;
 
 use postbox_core::{
     Availability, Enqueued, EventId, Inserted, Insertion, Json, OutboxTx, Payload, Receipt, Record, TableName,
 };
-use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _, Transaction};
+use sqlx::{MySql, Transaction};
 use uuid::Uuid;
 
 use super::clock::{at, span};
-use super::list_of::{Bound, bind_list, with_list};
+use super::list_of::{padded, with_list};
+use super::session::Value;
 use crate::sequenced::{MAX_WAIT, key_of};
 use crate::table::Template;
+use crate::tx::{Columns, Session, Statement};
 
 /// Rows per statement: few different numbers, so that the connection keeps each of the statements prepared.
 const CHUNKS: [usize; 4] = [1000, 100, 10, 1];
@@ -23,6 +25,9 @@ const CHUNK_BYTES: usize = 4 << 20;
 const ROW: &str = "(?, ?, ?, ?, ?, COALESCE(?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, \
                    IF(?, UTC_TIMESTAMP(6), NULL), ?)";
 
+/// And how many they are.
+const COLUMNS: usize = 22;
+
 /// Marks sqlx's MySQL transactions as a driver of the outbox.
 #[derive(Debug)]
 pub struct SqlxMySql;
@@ -31,19 +36,20 @@ impl OutboxTx<SqlxMySql> for &mut Transaction<'_, MySql> {
     type Error = sqlx::Error;
 
     async fn insert(self, insertion: Insertion<'_>) -> Result<Vec<Inserted>, sqlx::Error> {
-        insert(self, insertion).await
+        insert(&mut **self, insertion).await
     }
 }
 
-pub(super) async fn insert(
-    tx: &mut Transaction<'_, MySql>,
+/// Writes events.
+pub(crate) async fn insert<S: Session<MySql>>(
+    session: &mut S,
     insertion: Insertion<'_>,
-) -> Result<Vec<Inserted>, sqlx::Error> {
+) -> Result<Vec<Inserted>, S::Error> {
     let mut inserted = Vec::with_capacity(insertion.records.len());
     let mut rest = insertion.records;
     while let Some(rows) = CHUNKS.into_iter().find(|rows| rest.len() >= *rows && fits(&rest[..*rows])) {
         let (chunk, after) = rest.split_at(rows);
-        insert_chunk(tx, insertion, chunk, &mut inserted).await?;
+        insert_chunk(session, insertion, chunk, &mut inserted).await?;
         rest = after;
     }
     Ok(inserted)
@@ -56,39 +62,47 @@ fn fits(records: &[Record]) -> bool {
     records.len() == 1 || records.iter().map(bytes).sum::<usize>() <= CHUNK_BYTES
 }
 
-async fn insert_chunk(
-    connection: &mut MySqlConnection,
+async fn insert_chunk<S: Session<MySql>>(
+    session: &mut S,
     insertion: Insertion<'_>,
     chunk: &[Record],
     inserted: &mut Vec<Inserted>,
-) -> Result<(), sqlx::Error> {
+) -> Result<(), S::Error> {
     let (table, first) = (&insertion.table.name, inserted.len());
+    let prepared = insertion.table.prepared;
     let rows = vec![ROW; chunk.len()].join(", ");
     let sql = Template::of(table, '`').with("rows", rows).fill(include_str!("sql/insert.sql"));
     let token =
         |place: usize| insertion.birth.filter(|_| insertion.is_leased(place)).map(|birth| birth.token);
     // A row that was there already has another one.
     let ids: Vec<Uuid> = chunk.iter().map(|_| Uuid::now_v7()).collect();
-    let query = sqlx::query(AssertSqlSafe(sql)).persistent(insertion.table.prepared);
-    let query = (first..).zip(chunk).zip(&ids).fold(query, |query, ((place, record), id)| {
+    let headers: Vec<Option<String>> = chunk.iter().map(headers).collect();
+    let mut values = Vec::with_capacity(COLUMNS * chunk.len());
+    for (((place, record), id), headers) in (first..).zip(chunk).zip(&ids).zip(&headers) {
         let token = token(place);
-        bind(query.bind(*id), record).bind(token).bind(token.is_some()).bind(i64::from(token.is_some()))
-    });
-    let mut there: HashMap<Uuid, (Uuid, i64)> = HashMap::with_capacity(chunk.len());
-    let mut answer = query.fetch_all(&mut *connection).await?;
+        values.push(Value::Bytes(Some(id.as_bytes())));
+        add_columns(&mut values, record, headers.as_deref());
+        let leased = i64::from(token.is_some());
+        values.extend([Value::Text(token), Value::Int(leased), Value::Int(leased)]);
+    }
+    let statement = Statement { sql: sql.into(), values, prepared };
+    let mut answer = session.events(statement, Columns::EventAndRow).await?;
     if answer.is_empty() {
-        answer = find(connection, insertion, table, chunk).await?;
+        answer = session.events(find(table, chunk, prepared), Columns::EventAndRow).await?;
     }
-    for row in &answer {
-        there.insert(row.try_get(0)?, (row.try_get(1)?, row.try_get(2)?));
-    }
-    for ((place, record), id) in (first..).zip(chunk).zip(ids) {
+    let there: HashMap<Uuid, (Uuid, i64)> =
+        answer.into_iter().map(|row| (row.event_id, (row.id, row.sequence))).collect();
+    for ((place, record), id) in (first..).zip(chunk).zip(&ids) {
         let event_id = record.event_id.0;
-        let (first_id, sequence) = there.get(&event_id).copied().ok_or(sqlx::Error::RowNotFound)?;
-        let (enqueued, leased) = if first_id == id {
-            (Enqueued::Written(sequence), token(place).map(|_| key_of(sequence)))
-        } else {
-            (Enqueued::Duplicate(sequence), None)
+        let (enqueued, leased) = match there.get(&event_id) {
+            Some((first_id, sequence)) if first_id == id => {
+                (Enqueued::Written(*sequence), token(place).map(|_| key_of(*sequence)))
+            }
+            Some((_, sequence)) => (Enqueued::Duplicate(*sequence), None),
+            None => {
+                let found = session.sequence(find(table, std::slice::from_ref(record), prepared)).await?;
+                (Enqueued::Duplicate(found), None)
+            }
         };
         inserted.push(Inserted { receipt: Receipt { event_id: EventId(event_id), enqueued }, leased });
     }
@@ -97,20 +111,19 @@ async fn insert_chunk(
 
 /// The rows that there are now. Read with a lock: the first of a duplicate may have committed after this transaction's view
 /// of the table was made.
-async fn find(
-    connection: &mut MySqlConnection,
-    insertion: Insertion<'_>,
-    table: &TableName,
-    chunk: &[Record],
-) -> Result<Vec<sqlx::mysql::MySqlRow>, sqlx::Error> {
-    let sql = "SELECT event_id, id, sequence FROM {{table}} WHERE event_id IN (<in>) LOCK IN SHARE MODE";
+fn find<'q>(table: &TableName, chunk: &'q [Record], prepared: bool) -> Statement<'q, MySql> {
+    let sql = "SELECT event_id, sequence, id FROM {{table}} WHERE event_id IN (<in>) LOCK IN SHARE MODE";
     let sql = with_list(&Template::of(table, '`').fill(sql), chunk.len());
-    let ids: Vec<Uuid> = chunk.iter().map(|record| record.event_id.0).collect();
-    let query = sqlx::query(AssertSqlSafe(sql)).persistent(insertion.table.prepared);
-    bind_list(query, &ids).fetch_all(connection).await
+    let values = padded(chunk).map(|record| Value::Bytes(Some(record.event_id.0.as_bytes()))).collect();
+    Statement { sql: sql.into(), values, prepared }
 }
 
-fn bind<'q>(query: Bound<'q>, record: &'q Record) -> Bound<'q> {
+fn headers(record: &Record) -> Option<String> {
+    let headers = &record.headers;
+    (!headers.is_empty()).then(|| serde_json::to_string(headers).unwrap_or_default())
+}
+
+fn add_columns<'q>(values: &mut Vec<Value<'q>>, record: &'q Record, headers: Option<&'q str>) {
     let (payload, raw, content_type) = match &record.payload {
         Payload::Json(json) => (json.as_str(), None, None),
         Payload::Bytes { bytes, content_type } => ("null", Some(&**bytes), Some(content_type.as_str())),
@@ -121,24 +134,24 @@ fn bind<'q>(query: Bound<'q>, record: &'q Record) -> Bound<'q> {
         Availability::At(time) => (Some(at(time)), 0),
     };
     let aggregate = record.aggregate.as_ref();
-    let headers = &record.headers;
-    query
-        .bind(record.event_id.0)
-        .bind(record.tenant_id.0)
-        .bind(record.topic.as_str())
-        .bind(payload)
-        .bind(available_at)
-        .bind(delay)
-        .bind(aggregate.map(|aggregate| aggregate.kind.as_str()))
-        .bind(aggregate.map(|aggregate| aggregate.id.as_str()))
-        .bind((!headers.is_empty()).then(|| serde_json::to_string(headers).unwrap_or_default()))
-        .bind(at(record.occurred_at))
-        .bind(record.schema_id.as_deref())
-        .bind(record.schema_version)
-        .bind(record.routing_key.as_deref())
-        .bind(record.metadata.as_ref().map(Json::as_str))
-        .bind(record.traceparent.as_deref())
-        .bind(record.tracestate.as_deref())
-        .bind(raw)
-        .bind(content_type)
+    values.extend([
+        Value::Bytes(Some(record.event_id.0.as_bytes())),
+        Value::Bytes(Some(record.tenant_id.0.as_bytes())),
+        Value::Text(Some(record.topic.as_str())),
+        Value::Text(Some(payload)),
+        Value::Time(available_at),
+        Value::Int(delay),
+        Value::Text(aggregate.map(|aggregate| aggregate.kind.as_str())),
+        Value::Text(aggregate.map(|aggregate| aggregate.id.as_str())),
+        Value::Text(headers),
+        Value::Time(Some(at(record.occurred_at))),
+        Value::Text(record.schema_id.as_deref()),
+        Value::Int(i64::from(record.schema_version)),
+        Value::Text(record.routing_key.as_deref()),
+        Value::Text(record.metadata.as_ref().map(Json::as_str)),
+        Value::Text(record.traceparent.as_deref()),
+        Value::Text(record.tracestate.as_deref()),
+        Value::Bytes(raw),
+        Value::Text(content_type),
+    ]);
 }

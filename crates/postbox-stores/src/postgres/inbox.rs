@@ -1,4 +1,4 @@
-//! `<module>_inbox`: messages recorded in a sqlx transaction, listed, forgotten and cleaned.
+//! `<module>_inbox`: messages recorded in a transaction, whatever the driver; listed, forgotten and cleaned.
 
 use std::time::Duration;
 
@@ -9,16 +9,18 @@ use postbox_core::{
 };
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, Transaction};
+use sqlx::{PgConnection, Postgres, Row as _, Transaction};
 
 use super::admin::{Looked, PgAdmin, audit};
 use super::ask::{self, Ask, ask};
 use super::browse::in_range;
 use super::error::classify;
+use super::session::{self, Value};
 use super::tx::SqlxPostgres;
 use crate::audit::forgotten;
 use crate::inbox::{FORGET_BATCH, is_no_inbox, missing, name_of};
 use crate::table::Template;
+use crate::tx::{Session, Statement};
 
 /// The end of the index's name, and its columns.
 pub(super) const INDEX: (&str, &str) = ("by_time", "(processed_at)");
@@ -31,43 +33,33 @@ const COLUMNS: [(&str, &str); 3] =
     [("consumer", "text"), ("message_id", "text"), ("processed_at", "timestamp with time zone")];
 
 /// Records messages. A statement for one alone is planned without an array.
-async fn record(
-    tx: &mut Transaction<'_, Postgres>,
+pub(crate) async fn record<S: Session<Postgres>>(
+    session: &mut S,
     recording: Recording<'_>,
-) -> Result<Vec<String>, sqlx::Error> {
+) -> Result<Vec<String>, S::Error> {
     let Recording { table, consumer, messages } = recording;
-    let sql = match messages {
-        [_] => include_str!("sql/inbox_record_one.sql"),
-        _ => include_str!("sql/inbox_record.sql"),
+    let (sql, messages) = match messages {
+        [one] => (include_str!("sql/inbox_record_one.sql"), Value::Text(Some(one))),
+        many => (
+            include_str!("sql/inbox_record.sql"),
+            Value::Texts(many.iter().map(|message| Some(*message)).collect()),
+        ),
     };
     let sql = Template::default().with("inbox", table.quoted('"')).fill(sql);
-    let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(consumer).persistent(table.prepared());
-    match messages {
-        [one] => query.bind(*one).fetch_all(&mut **tx).await,
-        many => query.bind(many).fetch_all(&mut **tx).await,
-    }
+    let values = vec![Value::Text(Some(consumer)), messages];
+    session.texts(Statement { sql: sql.into(), values, prepared: table.prepared() }).await
 }
 
 fn trouble(error: &sqlx::Error) -> InboxTrouble {
-    let Some(state) = error.as_database_error().and_then(DatabaseError::code) else {
-        return InboxTrouble::Other;
-    };
-    match &*state {
-        // In a transaction that has failed.
-        "25P02" => InboxTrouble::Aborted,
-        // A serialisation failure, a deadlock, or a lock that was not had in time.
-        "40001" | "40P01" | "55P03" => InboxTrouble::Conflict,
-        // No such table, no such schema.
-        "42P01" | "3F000" => InboxTrouble::Missing,
-        _ => InboxTrouble::Other,
-    }
+    let state = error.as_database_error().and_then(DatabaseError::code);
+    state.map_or(InboxTrouble::Other, |state| session::trouble(&state))
 }
 
 impl InboxTx<SqlxPostgres> for &mut Transaction<'_, Postgres> {
     type Error = sqlx::Error;
 
     async fn record(self, recording: Recording<'_>) -> Result<Vec<String>, sqlx::Error> {
-        record(self, recording).await
+        record(&mut **self, recording).await
     }
 
     fn trouble(error: &sqlx::Error) -> InboxTrouble {
@@ -80,7 +72,7 @@ impl InboxDriver for SqlxPostgres {
         tx: &mut Transaction<'static, Postgres>,
         recording: Recording<'_>,
     ) -> Result<Vec<String>, sqlx::Error> {
-        record(tx, recording).await
+        record(&mut **tx, recording).await
     }
 
     fn trouble(error: &sqlx::Error) -> InboxTrouble {

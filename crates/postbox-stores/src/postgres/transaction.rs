@@ -28,7 +28,7 @@ impl Driver for SqlxPostgres {
         tx: &mut Self::Transaction,
         insertion: Insertion<'_>,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
-        insert(tx, insertion).await
+        insert(&mut **tx, insertion).await
     }
 
     async fn guard(

@@ -1,15 +1,17 @@
-//! Enqueue in a sqlx transaction.
+//! Enqueue in a transaction, whatever the driver.
 
 use std::collections::{BTreeSet, HashMap};
 
 use postbox_core::{
     Birth, Enqueued, EventId, Inserted, Insertion, Layout, OutboxTable, OutboxTx, Receipt, Record,
 };
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, Transaction};
+use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
+use super::session::Value;
 use super::writing::{self, Form};
 use crate::table::Template;
+use crate::tx::{Columns, Session, Statement};
 
 /// Most rows per statement, and most bytes: beyond, a statement only costs memory on both sides.
 const CHUNK_ROWS: usize = 1000;
@@ -23,14 +25,15 @@ impl OutboxTx<SqlxPostgres> for &mut Transaction<'_, Postgres> {
     type Error = sqlx::Error;
 
     async fn insert(self, insertion: Insertion<'_>) -> Result<Vec<Inserted>, sqlx::Error> {
-        insert(self, insertion).await
+        insert(&mut **self, insertion).await
     }
 }
 
-pub(super) async fn insert(
-    tx: &mut Transaction<'_, Postgres>,
+/// Writes events.
+pub(crate) async fn insert<S: Session<Postgres>>(
+    session: &mut S,
     insertion: Insertion<'_>,
-) -> Result<Vec<Inserted>, sqlx::Error> {
+) -> Result<Vec<Inserted>, S::Error> {
     let mut inserted = Vec::with_capacity(insertion.records.len());
     let mut aggregates = aggregates(&insertion);
     for chunk in chunks(insertion.records) {
@@ -43,7 +46,7 @@ pub(super) async fn insert(
             ..insertion
         };
         // The first statement takes all the locks: in pieces, they would not be in order.
-        insert_chunk(tx, part, std::mem::take(&mut aggregates), &mut inserted).await?;
+        insert_chunk(session, part, std::mem::take(&mut aggregates), &mut inserted).await?;
     }
     Ok(inserted)
 }
@@ -75,14 +78,16 @@ fn chunks(mut records: &[Record]) -> impl Iterator<Item = &[Record]> {
     })
 }
 
-async fn insert_chunk(
-    connection: &mut PgConnection,
+async fn insert_chunk<S: Session<Postgres>>(
+    session: &mut S,
     insertion: Insertion<'_>,
     aggregates: Vec<(Uuid, &str, &str)>,
     inserted: &mut Vec<Inserted>,
-) -> Result<(), sqlx::Error> {
+) -> Result<(), S::Error> {
     let Insertion { table, records, .. } = insertion;
     let (birth, locks) = (insertion.birth.is_some(), !aggregates.is_empty());
+    // Not every writer may read the row's own id.
+    let columns = if birth { Columns::EventAndRow } else { Columns::Event };
     // What is born leased is on its way already.
     let rings = table.wakes && !records.iter().enumerate().all(|(place, _)| insertion.is_leased(place));
     // An id may stand twice in one chunk: the first is written, the others are its duplicates.
@@ -95,29 +100,29 @@ async fn insert_chunk(
         // The locks are an array, and of several.
         let one = missing.len() == 1 && !locks;
         let sql = writing::sql(table, Form { one, birth, locks, rings });
-        let mut query = sqlx::query(AssertSqlSafe(sql)).persistent(table.prepared);
-        query = writing::bind(query, table.layout, &missing, one);
+        let headers = writing::headers(&missing);
+        let mut values = writing::values(table.layout, &missing, &headers, one);
         if let Some(birth) = insertion.birth {
-            query = match missing.as_slice() {
-                [(_, leased)] if one => query.bind(*leased),
-                _ => query.bind(missing.iter().map(|(_, leased)| *leased).collect::<Vec<_>>()),
-            };
-            query = query.bind(birth.token);
+            values.push(match missing.as_slice() {
+                [(_, leased)] if one => Value::Bool(*leased),
+                _ => Value::Bools(missing.iter().map(|(_, leased)| *leased).collect()),
+            });
+            values.push(Value::Text(Some(birth.token)));
         }
         if locks {
-            query = query
-                .bind(aggregates.iter().map(|(tenant, _, _)| *tenant).collect::<Vec<_>>())
-                .bind(aggregates.iter().map(|(_, kind, _)| *kind).collect::<Vec<_>>())
-                .bind(aggregates.iter().map(|(_, _, id)| *id).collect::<Vec<_>>());
+            values.push(Value::Uuids(aggregates.iter().map(|(tenant, _, _)| *tenant).collect()));
+            values.push(Value::Texts(aggregates.iter().map(|(_, kind, _)| Some(*kind)).collect()));
+            values.push(Value::Texts(aggregates.iter().map(|(_, _, id)| Some(*id)).collect()));
         }
-        for row in query.fetch_all(&mut *connection).await? {
-            // Not every writer may read the row's own id.
-            let id = if insertion.birth.is_some() { row.try_get(2)? } else { Uuid::nil() };
-            written.insert(row.try_get(0)?, (row.try_get(1)?, id));
+        let statement = Statement { sql, values, prepared: table.prepared };
+        for row in session.events(statement, columns).await? {
+            written.insert(row.event_id, (row.sequence, row.id));
         }
         missing.retain(|(record, _)| !written.contains_key(&record.event_id.0));
         if !missing.is_empty() {
-            known.extend(find(connection, table, &missing).await?);
+            let ids = missing.iter().map(|(record, _)| record.event_id.0).collect();
+            let found = session.events(find(table, ids), Columns::Event).await?;
+            known.extend(found.into_iter().map(|row| (row.event_id, row.sequence)));
             missing.retain(|(record, _)| !known.contains_key(&record.event_id.0));
         }
         if missing.is_empty() {
@@ -133,23 +138,16 @@ async fn insert_chunk(
                 (Enqueued::Written(*sequence), insertion.is_leased(place).then_some(*row))
             }
             (_, Some(sequence)) => (Enqueued::Duplicate(*sequence), None),
-            (None, None) => return Err(sqlx::Error::RowNotFound),
+            (None, None) => (Enqueued::Duplicate(session.sequence(find(table, vec![id])).await?), None),
         };
         inserted.push(Inserted { receipt: Receipt { event_id: EventId(id), enqueued }, leased });
     }
     Ok(())
 }
 
-/// The first one's sequence. A second statement, for a snapshot that sees what was committed meanwhile.
-async fn find(
-    connection: &mut PgConnection,
-    table: &OutboxTable,
-    records: &[(&Record, bool)],
-) -> Result<Vec<(Uuid, i64)>, sqlx::Error> {
-    let ids: Vec<Uuid> = records.iter().map(|(record, _)| record.event_id.0).collect();
+/// The first ones' sequences. A second statement, for a snapshot that sees what was committed meanwhile.
+fn find(table: &OutboxTable, ids: Vec<Uuid>) -> Statement<'static, Postgres> {
     let sql = Template::of(&table.name, '"')
         .fill("SELECT event_id, sequence FROM {{table}} WHERE event_id = ANY ($1)");
-    let query = sqlx::query(AssertSqlSafe(sql)).bind(ids).persistent(table.prepared);
-    let rows = query.fetch_all(connection).await?;
-    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+    Statement { sql: sql.into(), values: vec![Value::Uuids(ids)], prepared: table.prepared }
 }

@@ -1,14 +1,12 @@
-//! The statements that write events, and what is bound to them.
+//! The statements that write events, and the values for them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use postbox_core::{Availability, Json, Layout, OutboxTable, Payload, Record, TableName};
-use sqlx::Postgres;
-use sqlx::postgres::PgArguments;
-use sqlx::query::Query;
 use uuid::Uuid;
 
+use super::session::Value;
 use super::{order, wake};
 use crate::table::Template;
 
@@ -91,60 +89,70 @@ fn write(name: &TableName, layout: Layout, Form { one, birth, locks, rings }: Fo
         .fill(sql)
 }
 
-type Insert<'q> = Query<'q, Postgres, PgArguments>;
+/// The headers of these events as text, for [`values`] to borrow.
+pub(super) fn headers(records: &[(&Record, bool)]) -> Vec<Option<String>> {
+    let text = |record: &Record| {
+        (!record.headers.is_empty()).then(|| serde_json::to_string(&record.headers).unwrap_or_default())
+    };
+    records.iter().map(|(record, _)| text(record)).collect()
+}
 
-/// Binds all columns of these events: arrays of them, or those of one alone.
-pub(super) fn bind<'q>(
-    mut query: Insert<'q>,
+/// All columns of these events: arrays of them, or those of one alone.
+pub(super) fn values<'q>(
     layout: Layout,
     records: &[(&'q Record, bool)],
+    headers: &'q [Option<String>],
     one: bool,
-) -> Insert<'q> {
+) -> Vec<Value<'q>> {
+    let mut values = Vec::with_capacity(24);
     macro_rules! column {
-        ($record:ident => $value:expr) => {
-            query = match records {
-                [($record, _)] if one => query.bind($value),
-                _ => query.bind(records.iter().map(|($record, _)| $value).collect::<Vec<_>>()),
-            };
+        ($one:ident, $many:ident, $record:ident => $value:expr) => {
+            values.push(match records {
+                [($record, _)] if one => Value::$one($value),
+                _ => Value::$many(records.iter().map(|($record, _)| $value).collect()),
+            });
         };
     }
-    column!(r => r.event_id.0);
-    column!(r => r.tenant_id.0);
-    column!(r => r.topic.as_str());
-    column!(r => match &r.payload {
-        Payload::Json(json) => json.as_str(),
-        Payload::Bytes { .. } => "null",
+    column!(Uuid, Uuids, r => r.event_id.0);
+    column!(Uuid, Uuids, r => r.tenant_id.0);
+    column!(Text, Texts, r => Some(r.topic.as_str()));
+    column!(Text, Texts, r => match &r.payload {
+        Payload::Json(json) => Some(json.as_str()),
+        Payload::Bytes { .. } => Some("null"),
     });
-    column!(r => match r.available {
+    column!(Time, Times, r => match r.available {
         Availability::At(at) => Some(at),
         Availability::Now | Availability::After(_) => None,
     });
-    column!(r => match r.available {
+    column!(BigInt, BigInts, r => match r.available {
         Availability::After(delay) => i64::try_from(delay.as_micros()).unwrap_or(i64::MAX),
         Availability::Now | Availability::At(_) => 0,
     });
     if layout == Layout::Bare {
-        return query;
+        return values;
     }
-    column!(r => r.aggregate.as_ref().map(|a| a.kind.as_str()));
-    column!(r => r.aggregate.as_ref().map(|a| a.id.as_str()));
-    column!(r => (!r.headers.is_empty()).then(|| serde_json::to_string(&r.headers).unwrap_or_default()));
-    column!(r => r.occurred_at);
-    column!(r => r.schema_id.as_deref());
-    column!(r => r.schema_version);
-    column!(r => r.routing_key.as_deref());
-    column!(r => r.metadata.as_ref().map(Json::as_str));
-    column!(r => r.traceparent.as_deref());
-    column!(r => r.tracestate.as_deref());
-    column!(r => match &r.payload {
+    column!(Text, Texts, r => r.aggregate.as_ref().map(|a| a.kind.as_str()));
+    column!(Text, Texts, r => r.aggregate.as_ref().map(|a| a.id.as_str()));
+    values.push(match headers {
+        [headers] if one => Value::Text(headers.as_deref()),
+        _ => Value::Texts(headers.iter().map(Option::as_deref).collect()),
+    });
+    column!(Time, Times, r => Some(r.occurred_at));
+    column!(Text, Texts, r => r.schema_id.as_deref());
+    column!(Int, Ints, r => r.schema_version);
+    column!(Text, Texts, r => r.routing_key.as_deref());
+    column!(Text, Texts, r => r.metadata.as_ref().map(Json::as_str));
+    column!(Text, Texts, r => r.traceparent.as_deref());
+    column!(Text, Texts, r => r.tracestate.as_deref());
+    column!(Bytes, Blobs, r => match &r.payload {
         Payload::Bytes { bytes, .. } => Some(&**bytes),
         Payload::Json(_) => None,
     });
-    column!(r => match &r.payload {
+    column!(Text, Texts, r => match &r.payload {
         Payload::Bytes { content_type, .. } => Some(content_type.as_str()),
         Payload::Json(_) => None,
     });
     // Rising, where the table's own default is random: the newest rows are beside each other in the index of the key.
-    column!(_r => Uuid::now_v7());
-    query
+    column!(Uuid, Uuids, _r => Uuid::now_v7());
+    values
 }

@@ -1,4 +1,4 @@
-//! `<module>_inbox`: messages recorded in a sqlx transaction, listed, forgotten and cleaned.
+//! `<module>_inbox`: messages recorded in a transaction, whatever the driver; listed, forgotten and cleaned.
 
 use std::time::Duration;
 
@@ -16,10 +16,12 @@ use super::clock::{from_micros, micros, now, span};
 use super::error::{classify, is_busy, within};
 use super::patience::OPERATION_LIMIT;
 use super::schema::in_main;
+use super::session::Value;
 use super::tx::SqlxSqlite;
 use crate::audit::forgotten;
 use crate::inbox::{FORGET_BATCH, is_no_inbox, missing};
 use crate::table::Template;
+use crate::tx::{Session, Statement};
 
 /// The end of the index's name, and its columns.
 pub(super) const INDEX: (&str, &str) = ("by_time", "(processed_at)");
@@ -29,18 +31,21 @@ const COLUMNS: [(&str, &str, i64); 3] =
 
 type Bound<'q> = Query<'q, Sqlite, SqliteArguments>;
 
-async fn record(
-    tx: &mut Transaction<'_, Sqlite>,
+/// Records messages.
+pub(crate) async fn record<S: Session<Sqlite>>(
+    session: &mut S,
     recording: Recording<'_>,
-) -> Result<Vec<String>, sqlx::Error> {
+) -> Result<Vec<String>, S::Error> {
     let Recording { table, consumer, messages } = recording;
     let sql = Template::default().with("inbox", table.quoted('"')).fill(include_str!("sql/inbox_record.sql"));
-    let messages = serde_json::to_string(messages).map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(consumer).bind(messages).bind(now());
-    query.persistent(table.prepared()).fetch_all(&mut **tx).await
+    // Texts have no reason to fail.
+    let messages = serde_json::to_string(messages).unwrap_or_default();
+    let values = vec![Value::Text(Some(consumer)), Value::Text(Some(&messages)), Value::Int(now())];
+    session.texts(Statement { sql: sql.into(), values, prepared: table.prepared() }).await
 }
 
-fn trouble(error: &sqlx::Error) -> InboxTrouble {
+/// What an error means to who records a message.
+pub(crate) fn trouble(error: &sqlx::Error) -> InboxTrouble {
     if is_busy(error) {
         // Somebody has written since this transaction read, or holds the lock for too long (hazard 42).
         return InboxTrouble::Conflict;
@@ -55,7 +60,7 @@ impl InboxTx<SqlxSqlite> for &mut Transaction<'_, Sqlite> {
     type Error = sqlx::Error;
 
     async fn record(self, recording: Recording<'_>) -> Result<Vec<String>, sqlx::Error> {
-        record(self, recording).await
+        record(&mut **self, recording).await
     }
 
     fn trouble(error: &sqlx::Error) -> InboxTrouble {
@@ -68,7 +73,7 @@ impl InboxDriver for SqlxSqlite {
         tx: &mut Transaction<'static, Sqlite>,
         recording: Recording<'_>,
     ) -> Result<Vec<String>, sqlx::Error> {
-        record(tx, recording).await
+        record(&mut **tx, recording).await
     }
 
     fn trouble(error: &sqlx::Error) -> InboxTrouble {

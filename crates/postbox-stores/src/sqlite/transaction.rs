@@ -29,7 +29,7 @@ impl Driver for SqlxSqlite {
         tx: &mut Self::Transaction,
         insertion: Insertion<'_>,
     ) -> Result<Vec<Inserted>, sqlx::Error> {
-        insert(tx, insertion).await
+        insert(&mut **tx, insertion).await
     }
 
     async fn guard(

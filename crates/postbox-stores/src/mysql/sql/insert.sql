@@ -6,4 +6,4 @@ INSERT INTO {{table}} (
 )
 VALUES {{rows}}
 ON DUPLICATE KEY UPDATE sequence = {{table}}.sequence
-/*M! RETURNING event_id, id, sequence */
+/*M! RETURNING event_id, sequence, id */

@@ -1,0 +1,72 @@
+//! Connections of diesel-async. They have one type with and without a transaction, so each call asks whether one is open.
+
+#[cfg(feature = "diesel-mysql")]
+mod mysql;
+#[cfg(feature = "diesel-postgres")]
+mod postgres;
+#[cfg(feature = "diesel-sqlite")]
+mod sqlite;
+
+#[cfg(feature = "diesel-mysql")]
+pub use mysql::DieselMysql;
+#[cfg(feature = "diesel-postgres")]
+pub use postgres::DieselPostgres;
+#[cfg(feature = "diesel-sqlite")]
+pub use sqlite::DieselSqlite;
+
+use diesel::result::{DatabaseErrorKind, Error};
+use diesel_async::{AsyncConnection, TransactionManager};
+use postbox_core::InboxTrouble;
+
+/// Whether a transaction is open. One that is broken counts as such: what is done in it fails, with an error that says more.
+fn is_open<C: AsyncConnection>(connection: &mut C) -> bool {
+    let status = C::TransactionManager::transaction_manager_status_mut(connection);
+    !matches!(status.transaction_depth(), Ok(None))
+}
+
+/// What an error means to who records a message. Diesel keeps a few kinds of errors and the database's words, but no code: so
+/// they are read, as a server says them that speaks English.
+fn trouble(error: &Error, read: fn(&str) -> InboxTrouble) -> InboxTrouble {
+    match error {
+        Error::DatabaseError(DatabaseErrorKind::SerializationFailure, _) => InboxTrouble::Conflict,
+        Error::DatabaseError(_, information) => read(information.message()),
+        _ => InboxTrouble::Other,
+    }
+}
+
+/// Makes a connection one of the outbox and the inbox.
+macro_rules! of_connection {
+    ($marker:ty, $connection:ty, $insert:path, $record:path, $read:path) => {
+        // Who passes a pool of one driver needs no list of all others.
+        #[diagnostic::do_not_recommend]
+        impl OutboxTx<$marker> for &mut $connection {
+            type Error = Error;
+
+            async fn insert(self, insertion: Insertion<'_>) -> Result<Vec<Inserted>, Error> {
+                $insert(self, insertion).await
+            }
+
+            fn is_open(&mut self) -> bool {
+                super::is_open(*self)
+            }
+        }
+
+        #[diagnostic::do_not_recommend]
+        impl InboxTx<$marker> for &mut $connection {
+            type Error = Error;
+
+            async fn record(self, recording: Recording<'_>) -> Result<Vec<String>, Error> {
+                $record(self, recording).await
+            }
+
+            fn trouble(error: &Error) -> InboxTrouble {
+                super::trouble(error, $read)
+            }
+
+            fn is_open(&mut self) -> bool {
+                super::is_open(*self)
+            }
+        }
+    };
+}
+use of_connection;

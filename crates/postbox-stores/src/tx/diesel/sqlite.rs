@@ -1,0 +1,107 @@
+//! SQLite.
+
+use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
+use diesel::result::Error;
+use diesel::sql_types::{BigInt, Binary, Nullable, Text};
+use diesel::sqlite::Sqlite as DieselDialect;
+use diesel::{QueryResult, QueryableByName, SqliteConnection};
+use diesel_async::RunQueryDsl;
+use diesel_async::sync_connection_wrapper::SyncConnectionWrapper;
+use postbox_core::{InboxTrouble, InboxTx, Inserted, Insertion, OutboxTx, Recording};
+use sqlx::Sqlite;
+use uuid::Uuid;
+
+use crate::sqlite::session::Value;
+use crate::sqlite::{inbox, tx};
+use crate::tx::{Columns, EventRow, Session, Statement};
+
+/// Marks diesel-async's SQLite connections as a driver of the outbox.
+#[derive(Debug)]
+pub struct DieselSqlite;
+
+type Connection = SyncConnectionWrapper<SqliteConnection>;
+
+super::of_connection!(DieselSqlite, Connection, tx::insert, inbox::record, read);
+
+#[derive(QueryableByName)]
+struct Event {
+    #[diesel(sql_type = Binary)]
+    event_id: Vec<u8>,
+    #[diesel(sql_type = BigInt)]
+    sequence: i64,
+}
+
+#[derive(QueryableByName)]
+struct EventAndRow {
+    #[diesel(embed)]
+    event: Event,
+    #[diesel(sql_type = Binary)]
+    id: Vec<u8>,
+}
+
+#[derive(QueryableByName)]
+struct Message {
+    #[diesel(sql_type = Text)]
+    message_id: String,
+}
+
+impl Event {
+    fn with(&self, id: Uuid) -> QueryResult<EventRow> {
+        Ok(EventRow { event_id: uuid(&self.event_id)?, sequence: self.sequence, id })
+    }
+}
+
+impl Session<Sqlite> for Connection {
+    type Error = Error;
+
+    async fn events(
+        &mut self,
+        statement: Statement<'_, Sqlite>,
+        columns: Columns,
+    ) -> QueryResult<Vec<EventRow>> {
+        let query = bound(statement);
+        match columns {
+            Columns::Event => {
+                let rows: Vec<Event> = query.load(self).await?;
+                rows.into_iter().map(|row| row.with(Uuid::nil())).collect()
+            }
+            Columns::EventAndRow => {
+                let rows: Vec<EventAndRow> = query.load(self).await?;
+                rows.into_iter().map(|row| row.event.with(uuid(&row.id)?)).collect()
+            }
+        }
+    }
+
+    async fn sequence(&mut self, statement: Statement<'_, Sqlite>) -> QueryResult<i64> {
+        let row: Event = bound(statement).get_result(self).await?;
+        Ok(row.sequence)
+    }
+
+    async fn texts(&mut self, statement: Statement<'_, Sqlite>) -> QueryResult<Vec<String>> {
+        let rows: Vec<Message> = bound(statement).load(self).await?;
+        Ok(rows.into_iter().map(|row| row.message_id).collect())
+    }
+}
+
+fn uuid(bytes: &[u8]) -> QueryResult<Uuid> {
+    Uuid::from_slice(bytes).map_err(|error| Error::DeserializationError(error.into()))
+}
+
+fn bound(statement: Statement<'_, Sqlite>) -> BoxedSqlQuery<'_, DieselDialect, SqlQuery> {
+    let query = diesel::sql_query(&*statement.sql).into_boxed();
+    statement.values.into_iter().fold(query, |query, value| match value {
+        Value::Int(value) => query.bind::<BigInt, _>(value),
+        Value::Text(value) => query.bind::<Nullable<Text>, _>(value),
+        Value::Bytes(value) => query.bind::<Nullable<Binary>, _>(value),
+    })
+}
+
+fn read(message: &str) -> InboxTrouble {
+    if message.ends_with("is locked") {
+        InboxTrouble::Conflict
+    } else if message.starts_with("no such table") {
+        InboxTrouble::Missing
+    } else {
+        InboxTrouble::Other
+    }
+}
