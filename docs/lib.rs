@@ -10,6 +10,7 @@ macro_rules! pages {
 }
 
 pages! {
+    drivers: "book/drivers.md",
     embedding: "book/embedding.md",
     hot_path: "book/hot-path.md",
     idempotency: "book/idempotency.md",
