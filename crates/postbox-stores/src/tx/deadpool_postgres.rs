@@ -34,8 +34,8 @@ impl Session<Postgres> for &Transaction<'_> {
 async fn rows(tx: &Transaction<'_>, statement: &Statement<'_, Postgres>) -> Result<Vec<Row>, Error> {
     let (values, types): (Vec<&(dyn ToSql + Sync)>, Vec<Type>) = statement.values.iter().map(sql).unzip();
     if !statement.prepared {
-        let typed: Vec<_> = values.into_iter().zip(types).collect();
-        return tx.query_typed(&statement.sql, &typed).await;
+        let both: Vec<_> = values.into_iter().zip(types).collect();
+        return tx.query_typed(&statement.sql, &both).await;
     }
     let prepared = tx.prepare_typed_cached(&statement.sql, &types).await?;
     tx.query(&prepared, &values).await

@@ -43,6 +43,8 @@ macro_rules! driver {
             }
         }
 
+        type Manager = <$connection as AsyncConnection>::TransactionManager;
+
         #[tokio::test]
         async fn without_a_transaction_nothing_is_written() {
             let database = database().await;
@@ -53,7 +55,6 @@ macro_rules! driver {
             })
             .await;
             // And it is as good as before.
-            type Manager = <$connection as AsyncConnection>::TransactionManager;
             Manager::begin_transaction(&mut connection).await.unwrap();
             database.outbox().enqueue(&mut connection, crate::suite::event(1)).await.unwrap();
             Manager::commit_transaction(&mut connection).await.unwrap();
