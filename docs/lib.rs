@@ -11,6 +11,7 @@ macro_rules! pages {
 
 pages! {
     drivers: "book/drivers.md",
+    databases: "book/databases.md",
     embedding: "book/embedding.md",
     hot_path: "book/hot-path.md",
     idempotency: "book/idempotency.md",

@@ -5,13 +5,14 @@
 //! `cargo xtask bench growth [--history …] [events] [rounds] [batch]`, `cargo xtask bench sustain [--history …] [seconds] [batch]`,
 //! `cargo xtask bench share [events] [rounds] [batch]`, `cargo xtask bench enqueue [seconds] [rounds]`,
 //! `cargo xtask bench outage [--brokers] [events] [rounds] [waiting]`, `cargo xtask bench latency [rate] [rounds] [seconds]`;
-//! `cargo xtask bench idempotency [--sqlite] [calls] [rounds]`;
+//! `cargo xtask bench databases [events] [rounds]`, `cargo xtask bench idempotency [--sqlite] [calls] [rounds]`;
 //! against brokers' own clients: `cargo xtask bench sinks [events] [rounds] [batch] [--only nats,redis,rabbitmq,kafka]`; and against
 //! others: `cargo xtask bench peers [events] [rounds] [--only NAME,…] [--json FILE] [--svg FILE] [--from FILE]`. Absolute
 //! figures depend on the machine; the ratio is what counts, and only ratios of one run.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
 
 mod bare;
+mod databases;
 mod drain;
 mod enqueue;
 mod growth;
@@ -76,6 +77,7 @@ async fn main() {
         Some("outage") if !brokers => {
             outage::run(number(1, 100_000), number(2, 3), number(3, 1_000_000)).await;
         }
+        Some("databases") => databases::run(number(1, 500_000), number(2, 3)).await,
         Some("idempotency") => idempotency::run(number(1, 2_000), number(2, 5)).await,
         Some("latency") => latency::run(number(1, 500), number(2, 3), number(3, 20)).await,
         #[cfg(feature = "brokers")]
@@ -92,7 +94,7 @@ async fn main() {
              order [--lease] [events] [rounds] [batch] | hang [events] [rounds] [batch] | \
              share [events] [rounds] [batch] | growth [--history …] [events] [rounds] [batch] | \
              sustain [--history …] [seconds] [batch] | enqueue [seconds] [rounds] | outage [--brokers] [events] [rounds] [waiting] | \
-             idempotency [--sqlite] [calls] [rounds] | sinks [events] [rounds] [batch] [--only NAME,…] | latency [rate] [rounds] [seconds] | \
+             databases [events] [rounds] | idempotency [--sqlite] [calls] [rounds] | sinks [events] [rounds] [batch] [--only NAME,…] | latency [rate] [rounds] [seconds] | \
              peers [events] [rounds] [--only NAME,…] [--json FILE] [--svg FILE] [--from FILE]"
         ),
     }

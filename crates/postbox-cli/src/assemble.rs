@@ -42,6 +42,8 @@ pub(crate) fn tables(names: &[String]) -> Result<Vec<TableName>, Failure> {
 #[derive(Debug, Clone)]
 pub(crate) struct Database {
     inner: AnyDatabase,
+    /// Its name, where there are several.
+    label: Option<String>,
     /// Nobody named a database.
     by_default: bool,
 }
@@ -49,14 +51,20 @@ pub(crate) struct Database {
 impl Database {
     /// Reads the URLs; nothing is connected yet.
     pub(crate) fn of(config: &Config) -> Result<Self, Failure> {
-        let refused = |error: StoreError| Failure::from(Problem::new(error.code(), error.message()));
+        let refused = |error: StoreError| {
+            let message = match &config.database {
+                Some(name) => format!("{name}: {}", error.message()),
+                None => error.message().to_owned(),
+            };
+            Failure::from(Problem::new(error.code(), message))
+        };
         let url = &config.general.database_url;
         let mut inner = AnyDatabase::from_url(url.reveal()).map_err(refused)?;
         if let Some(direct) = &config.general.direct_url {
             inner = inner.direct(direct.reveal()).map_err(refused)?;
         }
         let by_default = matches!(config.origin("database_url"), Some(Origin::Default));
-        Ok(Self { inner, by_default })
+        Ok(Self { inner, label: config.database.clone(), by_default })
     }
 
     /// Another file, which is made when somebody connects.
@@ -65,12 +73,20 @@ impl Database {
         let path = file.display().to_string().replace('%', "%25").replace('?', "%3F");
         let inner = AnyDatabase::from_url(&format!("sqlite:{path}?mode=rwc"));
         let inner = inner.map_err(|error| Problem::new(error.code(), error.message()))?;
-        Ok(Self { inner, by_default: false })
+        Ok(Self { inner, label: None, by_default: false })
     }
 
     /// Host and name, or the file, for questions to people.
     pub(crate) fn place(&self) -> String {
-        self.inner.place()
+        match &self.label {
+            Some(name) => format!("{name} ({})", self.inner.place()),
+            None => self.inner.place(),
+        }
+    }
+
+    /// What it is called in the configuration, where there are several.
+    pub(crate) fn label(&self) -> Option<&str> {
+        self.label.as_deref()
     }
 
     /// The database's name, and whether it is on this machine.
@@ -229,110 +245,110 @@ pub(crate) fn store(
     Ok(database.inner.store(table, settings))
 }
 
-/// One relay per table, each with a store of its own; sinks are shared between tables, so that a file is open once.
+/// The relay of a table, with a store of its own; sinks are shared between tables, so that a file is open once.
 ///
 /// Gauges are made here: the recorder must be installed before.
-pub(crate) fn relays(config: &Config, database: &Database, name: &str) -> Result<Vec<TableRelay>, Failure> {
-    let tables = tables(&config.relay.tables)?;
-    let sinks = sinks(config)?;
-    let routes = describe_routes(config);
-    let mut relays = Vec::new();
-    for table in tables {
-        let store = store(config, database, &table, name)?;
-        let how = if config.relay.single_active { "single active" } else { "shared" };
-        let how = match order(config) {
-            Order::None => how.to_owned(),
-            Order::Aggregate(OnDead::Block) => format!("{how}, in order by aggregate"),
-            Order::Aggregate(OnDead::Skip) => format!("{how}, in order by aggregate, dead events skipped"),
-        };
-        let how = match (config.relay.tenants.len(), config.relay.fair_tenants) {
-            (0, false) => how,
-            (0, true) => format!("{how}, tenants in turn"),
-            (1, _) => format!("{how}, one tenant only"),
-            (some, _) => format!("{how}, {some} tenants only"),
-        };
-        let place = if database.by_default {
-            format!(" in {} (no database is named)", database.place())
-        } else {
-            String::new()
-        };
-        let announcement = format!("relaying {table}{place} → {routes} ({how})");
-        let mut relay = Relay::builder(store)
-            .settings(settings(config, name))
-            .metrics_prefix(&config.metrics.prefix)
-            .topic_labels(config.metrics.max_topic_labels);
-        for (name, sink) in &sinks {
-            // One for dead events alone takes no share of what is in flight.
-            if config.dead_letter.as_ref() != Some(name)
-                || config.routes.iter().any(|r| r.sinks.contains(name))
-            {
-                relay = relay.sink(name, sink.clone());
-            }
-        }
-        for route in &config.routes {
-            relay = relay.route_to_all(&route.topic, &route.sinks);
-            if let Some(template) = &route.destination {
-                relay = relay.destination(template.as_str());
-            }
-        }
-        if let Some((name, sink)) = sinks.iter().find(|(name, _)| Some(name) == config.dead_letter.as_ref()) {
-            relay = relay.dead_letters(name, sink.clone());
-        }
-        let relay = relay.build().map_err(|error| Problem::of_relay(&table, &error))?;
-        let health = relay.health();
-        relays.push(TableRelay { table, relay, health, announcement });
-    }
-    Ok(relays)
-}
-
-/// One cleaner per table, each with an admin of its own: a slow table holds up no other.
-pub(crate) fn cleaners(config: &Config, database: &Database) -> Result<Vec<TableCleaner>, Failure> {
-    let cleaner = |table: TableName| {
-        let admin = database.admin(&table, config);
-        let cleaner = Cleaner::new(admin.clone())
-            .retention(config.cleaner.retention)
-            .dead_retention(config.cleaner.dead_retention.unwrap_or_default())
-            .interval(config.cleaner.interval)
-            .max_attempts(max_attempts(config))
-            .dead_letters(config.dead_letter.is_some())
-            .vacuum(config.cleaner.vacuum)
-            .metrics_prefix(&config.metrics.prefix);
-        let cleaner = match config.inbox_retention() {
-            Some(retention) => cleaner.inbox(retention),
-            None => cleaner,
-        };
-        TableCleaner { table, admin, cleaner }
-    };
-    Ok(tables(config.cleaner_tables())?.into_iter().map(cleaner).collect())
-}
-
-/// One cleaner of calls by idempotency key for each table, whether its module has some yet or not.
-pub(crate) fn call_cleaners(
+pub(crate) fn relay(
     config: &Config,
     database: &Database,
-) -> Result<Vec<Cleaner<AnyIdempotency>>, Failure> {
-    let cleaner = |table: TableName| {
-        Cleaner::new(database.calls(&table))
-            .retention(config.cleaner.idempotency_retention)
-            .interval(config.cleaner.interval)
-            .vacuum(false)
-            .metrics_prefix(&config.metrics.prefix)
-    };
-    Ok(tables(config.cleaner_tables())?.into_iter().map(cleaner).collect())
+    table: &TableName,
+    name: &str,
+    sinks: &[(String, AnySink)],
+) -> Result<TableRelay, Failure> {
+    let store = store(config, database, table, name)?;
+    let announcement = announcement(config, database, table);
+    let mut relay = Relay::builder(store)
+        .settings(settings(config, name))
+        .metrics_prefix(&config.metrics.prefix)
+        .topic_labels(config.metrics.max_topic_labels);
+    if let Some(label) = database.label() {
+        // The others do not end because this one has no table yet.
+        relay = relay.database(label).patient();
+    }
+    for (name, sink) in sinks {
+        // One for dead events alone takes no share of what is in flight.
+        if config.dead_letter.as_ref() != Some(name) || config.routes.iter().any(|r| r.sinks.contains(name)) {
+            relay = relay.sink(name, sink.clone());
+        }
+    }
+    for route in &config.routes {
+        relay = relay.route_to_all(&route.topic, &route.sinks);
+        if let Some(template) = &route.destination {
+            relay = relay.destination(template.as_str());
+        }
+    }
+    if let Some((name, sink)) = sinks.iter().find(|(name, _)| Some(name) == config.dead_letter.as_ref()) {
+        relay = relay.dead_letters(name, sink.clone());
+    }
+    let relay = relay.build().map_err(|error| Problem::of_relay(table, &error))?;
+    let health = relay.health();
+    Ok(TableRelay { table: table.clone(), relay, health, announcement })
 }
 
-/// One monitor per relayed table.
-pub(crate) fn monitors(config: &Config, database: &Database) -> Result<Vec<TableMonitor>, Failure> {
-    let monitor = |table: TableName| TableMonitor {
-        admin: database.admin(&table, config),
-        telemetry: Telemetry::new(
-            &config.metrics.prefix,
-            &table.to_string(),
-            config.metrics.max_topic_labels,
-        ),
-        table,
+/// What a relay does, in a line.
+fn announcement(config: &Config, database: &Database, table: &TableName) -> String {
+    let how = if config.relay.single_active { "single active" } else { "shared" };
+    let how = match order(config) {
+        Order::None => how.to_owned(),
+        Order::Aggregate(OnDead::Block) => format!("{how}, in order by aggregate"),
+        Order::Aggregate(OnDead::Skip) => format!("{how}, in order by aggregate, dead events skipped"),
     };
-    Ok(tables(&config.relay.tables)?.into_iter().map(monitor).collect())
+    let how = match (config.relay.tenants.len(), config.relay.fair_tenants) {
+        (0, false) => how,
+        (0, true) => format!("{how}, tenants in turn"),
+        (1, _) => format!("{how}, one tenant only"),
+        (some, _) => format!("{how}, {some} tenants only"),
+    };
+    let place = match database.label() {
+        Some(label) => format!(" in {label}"),
+        None if database.by_default => format!(" in {} (no database is named)", database.place()),
+        None => String::new(),
+    };
+    format!("relaying {table}{place} → {} ({how})", describe_routes(config))
+}
+
+/// The cleaner of a table, with an admin of its own: a slow table holds up no other.
+pub(crate) fn cleaner(config: &Config, database: &Database, table: &TableName) -> TableCleaner {
+    let admin = database.admin(table, config);
+    let mut cleaner = Cleaner::new(admin.clone())
+        .retention(config.cleaner.retention)
+        .dead_retention(config.cleaner.dead_retention.unwrap_or_default())
+        .interval(config.cleaner.interval)
+        .max_attempts(max_attempts(config))
+        .dead_letters(config.dead_letter.is_some())
+        .vacuum(config.cleaner.vacuum)
+        .metrics_prefix(&config.metrics.prefix);
+    if let Some(retention) = config.inbox_retention() {
+        cleaner = cleaner.inbox(retention);
+    }
+    if let Some(label) = database.label() {
+        cleaner = cleaner.database(label);
+    }
+    TableCleaner { table: table.clone(), admin, cleaner }
+}
+
+/// The cleaner of calls by idempotency key of a table's module, whether it has some yet or not.
+pub(crate) fn call_cleaner(
+    config: &Config,
+    database: &Database,
+    table: &TableName,
+) -> Cleaner<AnyIdempotency> {
+    let cleaner = Cleaner::new(database.calls(table))
+        .retention(config.cleaner.idempotency_retention)
+        .interval(config.cleaner.interval)
+        .vacuum(false)
+        .metrics_prefix(&config.metrics.prefix);
+    match database.label() {
+        Some(label) => cleaner.database(label),
+        None => cleaner,
+    }
+}
+
+/// The monitor of a table.
+pub(crate) fn monitor(config: &Config, database: &Database, table: &TableName) -> TableMonitor {
+    let (prefix, labels) = (&config.metrics.prefix, config.metrics.max_topic_labels);
+    let telemetry = Telemetry::in_database(prefix, database.label(), &table.to_string(), labels);
+    TableMonitor { table: table.clone(), admin: database.admin(table, config), telemetry }
 }
 
 /// Everything of a configuration that can be wrong without a database; all of it is reported.
@@ -343,9 +359,11 @@ pub(crate) fn check(config: &Config) -> Result<(), Failure> {
             problems.extend(found);
         }
     };
-    note(tables(&config.relay.tables).map(drop));
-    note(tables(&config.cleaner.tables).map(drop));
-    note(Database::of(config).map(drop));
+    for config in config.each() {
+        note(tables(&config.relay.tables).map(drop));
+        note(tables(&config.cleaner.tables).map(drop));
+        note(Database::of(&config).map(drop));
+    }
     note(sinks(config).map(drop));
     for route in &config.routes {
         let pattern = route.topic.parse::<Pattern>();
@@ -354,7 +372,8 @@ pub(crate) fn check(config: &Config) -> Result<(), Failure> {
     if problems.is_empty() { Ok(()) } else { Err(Failure::Problems(problems)) }
 }
 
-fn sinks(config: &Config) -> Result<Vec<(String, AnySink)>, Failure> {
+/// The sinks of the configuration, each once.
+pub(crate) fn sinks(config: &Config) -> Result<Vec<(String, AnySink)>, Failure> {
     let mut problems = Vec::new();
     let mut sinks = Vec::new();
     for sink in &config.sinks {

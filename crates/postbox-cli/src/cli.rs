@@ -11,23 +11,56 @@ use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use postbox_core::Code;
+use serde_json::Value;
 
 use crate::cmd;
-use crate::config::{Config, Flags, Inputs, args, args_for, environment, mask, parse_delay};
+use crate::config::{Config, DATABASE, Flags, Inputs, Scope, args, args_for, environment, mask, parse_delay};
 use crate::logs::{self, Format};
-use crate::report::{Exit, Failure, Problem};
+use crate::report::{Exit, Failure, Problem, say};
 
 /// What a command gets to work with.
 pub(crate) struct Call<'a> {
     /// The flags of the command itself.
     pub(crate) matches: &'a ArgMatches,
-    /// The configuration, checked.
+    /// The configuration, checked; that of one database where the command is about one.
     pub(crate) config: Config,
+    /// The configurations of the databases that the command is about, at least one.
+    pub(crate) databases: Vec<Config>,
     /// Whether results are to be JSON.
     pub(crate) json: bool,
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// The call for each database alone.
+    pub(crate) fn each(&self) -> Vec<Call<'a>> {
+        let alone = |config: &Config| Call {
+            matches: self.matches,
+            config: config.clone(),
+            databases: vec![config.clone()],
+            json: self.json,
+        };
+        self.databases.iter().map(alone).collect()
+    }
+
+    /// Writes a result to standard output, each line with the name of the database, if it has one.
+    pub(crate) fn say(&self, text: &str) -> Result<(), Failure> {
+        match &self.config.database {
+            Some(name) => {
+                let lines: Vec<String> = text.lines().map(|line| format!("{name}: {line}")).collect();
+                say(&lines.join("\n"))
+            }
+            None => say(text),
+        }
+    }
+
+    /// A result with the name of the database, if it has one.
+    pub(crate) fn tagged(&self, mut value: Value) -> Value {
+        if let Some(name) = &self.config.database {
+            value["database"] = Value::from(name.as_str());
+        }
+        value
+    }
+
     /// The value of a flag of the command.
     pub(crate) fn text(&self, flag: &str) -> Option<&str> {
         self.matches.try_get_one::<String>(flag).ok().flatten().map(String::as_str)
@@ -92,31 +125,64 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
         }
         loaded => loaded?,
     };
-    let call = Call { matches, config, json };
-    match name.as_str() {
-        "migrate up" => cmd::migrate::up(&call),
-        "migrate down" => cmd::migrate::down(&call),
-        "migrate print" => cmd::migrate::print(&call),
-        "relay" => cmd::relay::run(&call.config),
-        "status" => cmd::status::run(&call),
-        "events list" => cmd::events::list(&call),
-        "events show" => cmd::events::show(&call),
-        "events tail" => cmd::tail::run(&call),
-        "events replay" => cmd::events::replay(&call),
-        "dead list" => cmd::dead::list(&call),
-        "dead show" => cmd::dead::show(&call),
-        "dead replay" => cmd::dead::replay(&call),
-        "dead discard" => cmd::dead::discard(&call),
-        "inbox list" => cmd::inbox::list(&call),
-        "inbox forget" => cmd::inbox::forget(&call),
-        "clean" => cmd::clean::run(&call),
-        "doctor" => cmd::doctor::run(&call),
-        "pause" => cmd::pause::pause(&call),
-        "resume" => cmd::pause::resume(&call),
-        "enqueue" => cmd::enqueue::run(&call),
-        "bench" => cmd::bench::run(&call),
-        "config check" => cmd::config::check(&call),
-        _ => cmd::config::show(&call),
+    let chosen = named_databases(matches);
+    let databases = match config.choose(&chosen, scope(&name)) {
+        Err(errors) if name == "status" && cmd::status::is_plugin(matches, json) => {
+            return cmd::status::unknown(&errors.into());
+        }
+        chosen => chosen?,
+    };
+    let config = match databases.as_slice() {
+        // Who asks for no one in particular wants to see that there are some.
+        [_] if chosen.is_empty() && name.starts_with("config ") => config,
+        [one] => one.clone(),
+        _ => config,
+    };
+    let database = config.database.clone().filter(|_| name != "relay");
+    let call = Call { matches, config, databases, json };
+    run_command(&name, &call).map_err(|failure| failure.of_database(database.as_deref()))
+}
+
+/// Whether a command is about every database of the configuration, or about one.
+fn scope(name: &str) -> Scope {
+    match name {
+        "relay" | "status" | "doctor" | "migrate up" | "clean" | "config check" | "config show" => {
+            Scope::Every
+        }
+        _ => Scope::One,
+    }
+}
+
+/// The databases that the command line names.
+fn named_databases(matches: &ArgMatches) -> Vec<String> {
+    matches.try_get_many::<String>(DATABASE).ok().flatten().into_iter().flatten().cloned().collect()
+}
+
+fn run_command(name: &str, call: &Call<'_>) -> Result<Exit, Failure> {
+    match name {
+        "migrate up" => cmd::migrate::up(call),
+        "migrate down" => cmd::migrate::down(call),
+        "migrate print" => cmd::migrate::print(call),
+        "relay" => cmd::relay::run(call),
+        "status" => cmd::status::run(call),
+        "events list" => cmd::events::list(call),
+        "events show" => cmd::events::show(call),
+        "events tail" => cmd::tail::run(call),
+        "events replay" => cmd::events::replay(call),
+        "dead list" => cmd::dead::list(call),
+        "dead show" => cmd::dead::show(call),
+        "dead replay" => cmd::dead::replay(call),
+        "dead discard" => cmd::dead::discard(call),
+        "inbox list" => cmd::inbox::list(call),
+        "inbox forget" => cmd::inbox::forget(call),
+        "clean" => cmd::clean::run(call),
+        "doctor" => cmd::doctor::run(call),
+        "pause" => cmd::pause::pause(call),
+        "resume" => cmd::pause::resume(call),
+        "enqueue" => cmd::enqueue::run(call),
+        "bench" => cmd::bench::run(call),
+        "config check" => cmd::config::check(call),
+        _ => cmd::config::show(call),
     }
 }
 

@@ -26,6 +26,7 @@ use std::time::Duration;
 use postbox_core::{Code, TableName};
 
 use crate::assemble;
+use crate::cli::Call;
 use crate::config::{Config, Origin};
 use crate::report::{Failure, Problem};
 
@@ -70,6 +71,27 @@ fn only(mut tables: Vec<TableName>) -> Result<TableName, Failure> {
 
 fn no_tables() -> Problem {
     Problem::new(Code::NoTables, "no outbox table is named")
+}
+
+/// Does the same for each database in turn. What fails for one is told when all have had their turn.
+fn each_of<T>(
+    calls: &[Call<'_>],
+    work: impl Fn(&Call<'_>) -> Result<T, Failure>,
+) -> (Vec<T>, Option<Failure>) {
+    let (mut done, mut failure) = (Vec::new(), None::<Failure>);
+    for call in calls {
+        match work(call) {
+            Ok(result) => done.push(result),
+            Err(error) => {
+                let error = error.of_database(call.config.database.as_deref());
+                failure = Some(match failure.take() {
+                    Some(first) => first.and(error),
+                    None => error,
+                });
+            }
+        }
+    }
+    (done, failure)
 }
 
 /// Runs a command's work to its end.

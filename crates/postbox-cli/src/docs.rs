@@ -48,6 +48,8 @@ const METRICS_PAGE: &str = "\
 At `PROMETHEUS_METRICS_PATH` and `/metrics` of `OUTBOX_LISTEN`; in a library through the `metrics` facade. `OUTBOX_METRICS_PREFIX`
 replaces `outbox`. No label ever holds a tenant, an event id or a sequence; topics beyond `OUTBOX_MAX_TOPIC_LABELS` share `other`.
 
+With [several databases](../databases.md) (`[[database]]`, or `Postboxes` in Rust) every metric also has the label `database`, before `table`.
+
 | metric | kind | labels | meaning |
 | --- | --- | --- | --- |
 ";

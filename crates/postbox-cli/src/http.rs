@@ -1,7 +1,7 @@
 //! `/healthz`, `/readyz` and metrics, served from the control thread: a relay that hangs still answers, in red.
 
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -35,9 +35,42 @@ const LAG_BUCKETS: [f64; 14] =
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     /// The relays whose health counts.
-    pub(crate) relays: Vec<RelayHealth>,
+    pub(crate) relays: Vec<Arc<Watched>>,
     /// The metrics and their path, if they are served.
     pub(crate) metrics: Option<(PrometheusHandle, String)>,
+}
+
+/// The relay of a table, whichever it is just now.
+#[derive(Debug)]
+pub(crate) struct Watched(Mutex<(RelayHealth, Option<String>)>);
+
+impl Watched {
+    pub(crate) fn new(health: RelayHealth) -> Self {
+        Self(Mutex::new((health, None)))
+    }
+
+    /// Another one has its place. Why the one before has ended is told until this one has reached its table.
+    pub(crate) fn replace(&self, health: RelayHealth) {
+        self.lock().0 = health;
+    }
+
+    /// It has ended.
+    pub(crate) fn fail(&self, why: &str) {
+        self.lock().1 = Some(why.to_owned());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (RelayHealth, Option<String>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The relay, and why there is none.
+    fn now(&self) -> (RelayHealth, Option<String>) {
+        let mut inner = self.lock();
+        if inner.0.now().opened && inner.0.problem().is_none() {
+            inner.1 = None;
+        }
+        inner.clone()
+    }
 }
 
 /// Makes this process record metrics.
@@ -122,7 +155,8 @@ async fn readyz(State(endpoints): State<Arc<Endpoints>>) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body + "\n").into_response()
 }
 
-fn table(health: &RelayHealth) -> Value {
+fn table(watched: &Arc<Watched>) -> Value {
+    let (health, ended) = watched.now();
     let now = health.now();
     let seconds = |since: Option<Instant>| since.map(|since| since.elapsed().as_secs());
     let standing = match now.standing {
@@ -134,11 +168,19 @@ fn table(health: &RelayHealth) -> Value {
     let sinks = now.sinks.iter().map(|sink| {
         json!({ "sink": &*sink.name, "down_seconds": seconds(sink.open_since), "last_error": sink.last_error })
     });
-    json!({
+    let mut value = json!({
         "table": health.table(),
         "standing": standing,
         "problem": health.problem(),
         "last_delivery_seconds": seconds(now.last_delivery),
         "sinks": sinks.collect::<Vec<_>>(),
-    })
+    });
+    if let Some(database) = health.database() {
+        value["database"] = Value::from(database);
+        if let Some(why) = ended {
+            let problem = format!("the relay of {} in {database} cannot work: {why}", health.table());
+            value["problem"] = Value::from(problem);
+        }
+    }
+    value
 }

@@ -225,6 +225,34 @@ impl Failure {
         }
     }
 
+    /// The same about one of several databases: what went wrong names it, and so does the command to go on with.
+    pub(crate) fn of_database(self, name: Option<&str>) -> Self {
+        let (Some(name), Self::Problems(problems)) = (name, &self) else { return self };
+        // What is wrong with the command line is wrong with all of them.
+        let about = |problem: &Problem| {
+            problem.exit != Exit::Usage && !problem.message.starts_with(&format!("{name}: "))
+        };
+        let named = problems.iter().map(|problem| Problem {
+            code: problem.code,
+            message: if about(problem) {
+                format!("{name}: {}", problem.message)
+            } else {
+                problem.message.clone()
+            },
+            next: in_database(&problem.next, Some(name)),
+            exit: problem.exit,
+        });
+        Self::Problems(named.collect())
+    }
+
+    /// Each thing that went wrong; a configuration that cannot be used has none, since nothing has run.
+    pub(crate) fn problems(self) -> Vec<Problem> {
+        match self {
+            Self::Config(_) => Vec::new(),
+            Self::Problems(problems) => problems,
+        }
+    }
+
     /// The first of all that went wrong: what, and what to do next.
     pub(crate) fn first(&self) -> (String, String) {
         let first = &self.to_json()["errors"][0];
@@ -270,6 +298,16 @@ impl From<ConfigErrors> for Failure {
 impl From<Problem> for Failure {
     fn from(problem: Problem) -> Self {
         Self::Problems(vec![problem])
+    }
+}
+
+/// A command to go on with, for one of several databases.
+pub(crate) fn in_database(command: &str, name: Option<&str>) -> String {
+    match name {
+        Some(name) if !command.contains("--database ") => {
+            command.replace(" --table ", &format!(" --database {name} --table "))
+        }
+        _ => command.to_owned(),
     }
 }
 

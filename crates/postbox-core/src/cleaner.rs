@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use tracing::Instrument as _;
 
 use crate::code::Code;
 use crate::inbox::InboxRetention;
@@ -188,7 +189,16 @@ impl<S: Sweep> Cleaner<S> {
     /// Metrics under another prefix than `outbox`.
     #[must_use]
     pub fn metrics_prefix(mut self, prefix: &str) -> Self {
-        self.telemetry = Telemetry::new(prefix, self.store.table(), crate::telemetry::DEFAULT_TOPIC_LABELS);
+        let (database, labels) = (self.telemetry.database(), crate::telemetry::DEFAULT_TOPIC_LABELS);
+        self.telemetry = Telemetry::in_database(prefix, database, self.store.table(), labels);
+        self
+    }
+
+    /// The name of the database, where a process works on several: a label of its metrics, and part of what it logs.
+    #[must_use]
+    pub fn database(mut self, name: &str) -> Self {
+        let (prefix, labels) = (self.telemetry.prefix(), crate::telemetry::DEFAULT_TOPIC_LABELS);
+        self.telemetry = Telemetry::in_database(prefix, Some(name), self.store.table(), labels);
         self
     }
 
@@ -208,7 +218,8 @@ impl<S: Sweep> Cleaner<S> {
         let inbox = match self.inbox {
             Some(retention) => {
                 let table = inbox_beside(self.store.table());
-                let telemetry = Telemetry::new(self.telemetry.prefix(), &table, 0);
+                let (prefix, database) = (self.telemetry.prefix(), self.telemetry.database());
+                let telemetry = Telemetry::in_database(prefix, database, &table, 0);
                 self.sweep(&table, &telemetry, Some(retention)).await
             }
             None => Ok(0),
@@ -253,7 +264,8 @@ impl<S: Sweep> Cleaner<S> {
 
     /// Cleans every interval until closed. Failures are logged and tried again at the next interval.
     pub async fn run(&self) {
-        tokio::join!(self.run_sweeps(), self.run_tidying());
+        let work = async { tokio::join!(self.run_sweeps(), self.run_tidying()) };
+        work.instrument(self.telemetry.span()).await;
     }
 
     async fn run_sweeps(&self) {

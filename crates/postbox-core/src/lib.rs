@@ -69,7 +69,7 @@ pub use code::Code;
 pub use dead::{DeadCause, DeadEvent, DeadFilter, DeadLetters};
 pub use diagnose::{Diagnose, Examination, Finding, Level};
 pub use dispatcher::{BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, Meta, Receipts};
-pub use embed::{Postbox, PostboxBuilder, PostboxPool};
+pub use embed::{Postbox, PostboxBuilder, PostboxPool, Postboxes, PostboxesBuilder};
 pub use event::{
     AggregateKey, Availability, Event, EventError, EventId, Headers, Limits, Payload, RecordDefaults,
     TenantId,

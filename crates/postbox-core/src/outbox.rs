@@ -98,8 +98,18 @@ impl Outbox {
     /// Metrics under another prefix than `outbox`.
     #[must_use]
     pub fn metrics_prefix(mut self, prefix: &str) -> Self {
-        let table = self.table.name.to_string();
-        self.telemetry = Telemetry::new(prefix, &table, crate::telemetry::DEFAULT_TOPIC_LABELS);
+        let (table, database) = (self.table.name.to_string(), self.telemetry.database());
+        let labels = crate::telemetry::DEFAULT_TOPIC_LABELS;
+        self.telemetry = Telemetry::in_database(prefix, database, &table, labels);
+        self
+    }
+
+    /// The name of the database, where a process works on several: a label of its metrics.
+    #[must_use]
+    pub fn database(mut self, name: &str) -> Self {
+        let (table, prefix) = (self.table.name.to_string(), self.telemetry.prefix());
+        let labels = crate::telemetry::DEFAULT_TOPIC_LABELS;
+        self.telemetry = Telemetry::in_database(prefix, Some(name), &table, labels);
         self
     }
 
@@ -122,7 +132,7 @@ impl Outbox {
 
     /// The inbox of the same module, for messages that arrive: `<module>_inbox`, which `postbox migrate up --inbox` makes.
     pub fn inbox(&self) -> Inbox {
-        Inbox::beside(self.table.name.clone(), self.table.prepared, self.telemetry.prefix())
+        Inbox::beside(self.table.name.clone(), self.table.prepared, &self.telemetry)
     }
 
     /// The table's name.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use metrics::{Counter, Gauge, Histogram};
+use metrics::{Counter, Gauge, Histogram, Label};
 
 use crate::inbox::ConsumerName;
 use crate::inspect::TableCounts;
@@ -132,6 +132,8 @@ pub struct Telemetry(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     prefix: String,
+    /// The name of the table's database, where there are several.
+    database: Option<Arc<str>>,
     table: String,
     topic_labels: usize,
     topics: Mutex<HashMap<Topic, TopicMetrics>>,
@@ -168,9 +170,14 @@ impl std::fmt::Debug for TopicMetrics {
 impl Telemetry {
     /// The metrics of a table under a prefix, with at most so many topics as labels.
     pub fn new(prefix: &str, table: &str, topic_labels: usize) -> Self {
-        let (prefix, table) = (prefix.to_owned(), table.to_owned());
+        Self::in_database(prefix, None, table, topic_labels)
+    }
+
+    /// The same for a table of one of several databases: everything also has the label `database`. Without a name, nothing has.
+    pub fn in_database(prefix: &str, database: Option<&str>, table: &str, topic_labels: usize) -> Self {
+        let (prefix, table, database) = (prefix.to_owned(), table.to_owned(), database.map(Into::into));
         let (topics, consumers) = (Mutex::default(), Mutex::default());
-        Self(Arc::new(Inner { prefix, table, topic_labels, topics, consumers }))
+        Self(Arc::new(Inner { prefix, database, table, topic_labels, topics, consumers }))
     }
 
     /// An event was written.
@@ -196,35 +203,47 @@ impl Telemetry {
     }
 
     pub(crate) fn lag(&self) -> Histogram {
-        metrics::histogram!(self.name("delivery_lag_seconds"), "table" => self.0.table.clone())
+        metrics::histogram!(self.name("delivery_lag_seconds"), self.labels([]))
     }
 
     pub(crate) fn lease_lost(&self, rows: usize) {
-        metrics::counter!(self.name("lease_lost_total"), "table" => self.0.table.clone())
-            .increment(rows as u64);
+        metrics::counter!(self.name("lease_lost_total"), self.labels([])).increment(rows as u64);
     }
 
     pub(crate) fn hot_enqueued(&self, events: usize) {
-        metrics::counter!(self.name("hot_enqueued_total"), "table" => self.0.table.clone())
-            .increment(events as u64);
+        metrics::counter!(self.name("hot_enqueued_total"), self.labels([])).increment(events as u64);
     }
 
     pub(crate) fn hot_dropped(&self) {
-        metrics::counter!(self.name("hot_dropped_total"), "table" => self.0.table.clone()).increment(1);
+        metrics::counter!(self.name("hot_dropped_total"), self.labels([])).increment(1);
     }
 
     pub(crate) fn cold_enqueued(&self, rows: usize) {
-        metrics::counter!(self.name("cold_enqueued_total"), "table" => self.0.table.clone())
-            .increment(rows as u64);
+        metrics::counter!(self.name("cold_enqueued_total"), self.labels([])).increment(rows as u64);
     }
 
     /// Rows were deleted after their retention.
     pub fn cleaned(&self, rows: u64) {
-        metrics::counter!(self.name("cleaned_total"), "table" => self.0.table.clone()).increment(rows);
+        metrics::counter!(self.name("cleaned_total"), self.labels([])).increment(rows);
     }
 
     pub(crate) fn prefix(&self) -> &str {
         &self.0.prefix
+    }
+
+    /// The name of the table's database, where there are several.
+    pub(crate) fn database(&self) -> Option<&str> {
+        self.0.database.as_deref()
+    }
+
+    /// Log lines within it name the database, where there are several; else it is none. It is never over, so that no trace may
+    /// have it as its parent.
+    pub(crate) fn span(&self) -> tracing::Span {
+        match self.database() {
+            // Of the highest level: whatever is logged at all is to say where it was.
+            Some(name) => tracing::error_span!("database", name),
+            None => tracing::Span::none(),
+        }
     }
 
     /// Messages were recorded: so many for the first time, and so many that had come before.
@@ -244,12 +263,8 @@ impl Telemetry {
 
     fn consumer_metrics(&self, consumer: &str) -> ConsumerMetrics {
         let by_result = |result: &str| {
-            let labels = [
-                ("table", self.0.table.clone()),
-                ("consumer", consumer.to_owned()),
-                ("result", result.to_owned()),
-            ];
-            metrics::counter!(self.name("inbox_processed_total"), &labels)
+            let labels = self.labels([("consumer", consumer), ("result", result)]);
+            metrics::counter!(self.name("inbox_processed_total"), labels)
         };
         ConsumerMetrics { first: by_result("first"), before: by_result("before") }
     }
@@ -259,13 +274,15 @@ impl Telemetry {
     }
 
     pub(crate) fn circuit(&self, sink: &str, open: bool) {
-        let labels = [("table", self.0.table.clone()), ("sink", sink.to_owned())];
-        metrics::gauge!(self.name("circuit_open"), &labels).set(if open { 1.0 } else { 0.0 });
+        metrics::gauge!(self.name("circuit_open"), self.labels([("sink", sink)])).set(if open {
+            1.0
+        } else {
+            0.0
+        });
     }
 
     pub(crate) fn queue_depth(&self, sink: &str) -> Gauge {
-        let labels = [("table", self.0.table.clone()), ("queue", sink.to_owned())];
-        metrics::gauge!(self.name("queue_depth"), &labels)
+        metrics::gauge!(self.name("queue_depth"), self.labels([("queue", sink)]))
     }
 
     /// What the table holds, as last counted.
@@ -280,7 +297,15 @@ impl Telemetry {
     }
 
     fn gauge(&self, name: &str) -> Gauge {
-        metrics::gauge!(self.name(name), "table" => self.0.table.clone())
+        metrics::gauge!(self.name(name), self.labels([]))
+    }
+
+    /// Whose it is, and what else is told apart.
+    fn labels<const N: usize>(&self, more: [(&'static str, &str); N]) -> Vec<Label> {
+        let database = self.database().map(|database| Label::new("database", database.to_owned()));
+        let table = Label::new("table", self.0.table.clone());
+        let more = more.map(|(name, value)| Label::new(name, value.to_owned()));
+        database.into_iter().chain([table]).chain(more).collect()
     }
 
     fn name(&self, name: &str) -> String {
@@ -299,21 +324,20 @@ impl Telemetry {
     }
 
     fn topic_metrics(&self, topic: &str) -> TopicMetrics {
-        let labels = [("table", self.0.table.clone()), ("topic", topic.to_owned())];
+        let labels = || self.labels([("topic", topic)]);
         let by_result = |result: &'static str| {
-            let labels =
-                [("table", self.0.table.clone()), ("topic", topic.to_owned()), ("result", result.to_owned())];
+            let labels = || self.labels([("topic", topic), ("result", result)]);
             (
-                metrics::counter!(self.name("dispatch_total"), &labels),
-                metrics::histogram!(self.name("dispatch_latency_seconds"), &labels),
+                metrics::counter!(self.name("dispatch_total"), labels()),
+                metrics::histogram!(self.name("dispatch_latency_seconds"), labels()),
             )
         };
         TopicMetrics {
-            enqueued: metrics::counter!(self.name("enqueue_total"), &labels),
+            enqueued: metrics::counter!(self.name("enqueue_total"), labels()),
             success: by_result("success"),
             failure: by_result("failure"),
-            dead: metrics::counter!(self.name("dead_total"), &labels),
-            dead_lettered: metrics::counter!(self.name("dlq_total"), &labels),
+            dead: metrics::counter!(self.name("dead_total"), labels()),
+            dead_lettered: metrics::counter!(self.name("dlq_total"), labels()),
         }
     }
 }
@@ -381,6 +405,27 @@ mod tests {
             format!("shop_inbox_processed_total{{table=public.shop_inbox,consumer=stock,result={result}}}")
         };
         assert_eq!(recorder.all(), [(name("before"), 4), (name("first"), 2)]);
+    }
+
+    #[test]
+    fn a_database_that_has_a_name_is_a_label_and_one_without_is_none() {
+        let recorder = Counted::default();
+        metrics::with_local_recorder(&recorder, || {
+            for database in [None, Some("orders")] {
+                let telemetry = Telemetry::in_database("outbox", database, "t", 2);
+                telemetry.cleaned(1);
+                telemetry.enqueued(&Topic::from_static("shop.order.placed.v1"));
+            }
+        });
+        let names: Vec<String> = recorder.all().into_iter().map(|(name, _)| name).collect();
+        let topic = "topic=shop.order.placed.v1";
+        let expected = [
+            "outbox_cleaned_total{database=orders,table=t}".to_owned(),
+            "outbox_cleaned_total{table=t}".to_owned(),
+            format!("outbox_enqueue_total{{database=orders,table=t,{topic}}}"),
+            format!("outbox_enqueue_total{{table=t,{topic}}}"),
+        ];
+        assert_eq!(names, expected);
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub(crate) struct Settings {
     pub(crate) stores: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
     pub(crate) types: Option<Arc<str>>,
     pub(crate) prefix: String,
+    pub(crate) database: Option<String>,
 }
 
 /// Builds an [`IdempotencyLayer`]. It must be told who calls, with [`principal`](Self::principal) or
@@ -81,6 +82,7 @@ impl<S: IdempotencyStore> IdempotencyLayerBuilder<S> {
             stores: Arc::new(is_final),
             types: None,
             prefix: "outbox".to_owned(),
+            database: None,
         };
         Self { store, principal: Unsaid(()), settings }
     }
@@ -199,6 +201,12 @@ impl<S: IdempotencyStore, P> IdempotencyLayerBuilder<S, P> {
     /// Metrics under another prefix than `outbox`.
     pub fn metrics_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.settings.prefix = prefix.into();
+        self
+    }
+
+    /// The name of the database, where the service works on several: a label of its metrics.
+    pub fn database(mut self, name: impl Into<String>) -> Self {
+        self.settings.database = Some(name.into());
         self
     }
 

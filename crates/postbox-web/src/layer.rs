@@ -50,7 +50,7 @@ impl<S: IdempotencyStore> IdempotencyLayer<S> {
     }
 
     pub(crate) fn new(store: S, principal: Principal, settings: Settings) -> Self {
-        let telemetry = Telemetry::new(&settings.prefix, store.table());
+        let telemetry = Telemetry::new(&settings.prefix, settings.database.as_deref(), store.table());
         let running = Running::default();
         Self(Arc::new(Shared { store, principal, settings: Arc::new(settings), telemetry, running }))
     }

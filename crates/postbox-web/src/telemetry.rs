@@ -1,6 +1,6 @@
 //! What is counted: `outbox_idempotency_calls_total{table,result}`.
 
-use metrics::Counter;
+use metrics::{Counter, Label};
 
 /// What became of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +48,14 @@ impl Outcome {
 pub(crate) struct Telemetry([Counter; 7]);
 
 impl Telemetry {
-    pub(crate) fn new(prefix: &str, table: &str) -> Self {
+    pub(crate) fn new(prefix: &str, database: Option<&str>, table: &str) -> Self {
         let name = format!("{prefix}_idempotency_calls_total");
         Self(Outcome::ALL.map(|outcome| {
-            metrics::counter!(name.clone(), "table" => table.to_owned(), "result" => outcome.label())
+            let database = database.map(|database| Label::new("database", database.to_owned()));
+            let others =
+                [Label::new("table", table.to_owned()), Label::from_static_parts("result", outcome.label())];
+            let labels: Vec<Label> = database.into_iter().chain(others).collect();
+            metrics::counter!(name.clone(), labels)
         }))
     }
 

@@ -49,6 +49,7 @@
 //!
 //! - Handled right after the commit, by the process that wrote it: [`HotPath`]. A process that only writes: [`Outbox`]. A relay
 //!   with a store of your own: [`Relay`].
+//! - Several databases in one process, one of which may be away: [`Postboxes`].
 //! - More than a struct: [`Record::of`] adds headers, a tenant or a delay, [`Record::builder`] takes raw JSON or bytes.
 //! - Several events in one place: an enum of them, with the same derive. One handler and no other: [`EventBus::only`].
 //! - Your own code around it: a [`WriterHook`] where events are written and committed ([`Outbox::begin`]), an
@@ -100,7 +101,9 @@ pub use postbox_core::{
 };
 
 // All of it in one process, started and stopped with it.
-pub use postbox_core::{History, HotPath, Postbox, PostboxBuilder, PostboxPool, embed};
+pub use postbox_core::{
+    History, HotPath, Postbox, PostboxBuilder, PostboxPool, Postboxes, PostboxesBuilder, embed,
+};
 
 // Running a relay, and looking after its table.
 pub use postbox_core::{

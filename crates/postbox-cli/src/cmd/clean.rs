@@ -13,13 +13,24 @@ use crate::ask::Progress;
 use crate::assemble::{self, Database};
 use crate::cli::Call;
 use crate::render::{counted, thousands};
-use crate::report::{Exit, Failure, Problem, say, say_json};
+use crate::report::{Exit, Failure, Problem, say_json};
 
 /// Deletes what is past its retention, or counts it.
 pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
+    let calls = call.each();
+    let (done, failure) = super::each_of(&calls, one);
+    if call.json && !done.is_empty() {
+        let tables: Vec<Value> = done.into_iter().flatten().collect();
+        say_json(&json!({ "dry_run": call.on("dry-run"), "tables": tables }))?;
+    }
+    failure.map_or(Ok(Exit::Done), Err)
+}
+
+/// The same for one database.
+fn one(call: &Call<'_>) -> Result<Vec<Value>, Failure> {
     let tables = assemble::tables(call.config.cleaner_tables())?;
     if tables.is_empty() {
-        return super::tables(&call.config).map(|_| Exit::Done);
+        return super::tables(&call.config).map(|_| Vec::new());
     }
     let database = Database::of(&call.config)?;
     let request = assemble::sweep(&call.config);
@@ -37,12 +48,9 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
                 result["inbox"] = inbox(call, &store, table, retention.keep(), request.batch).await?;
             }
             result["calls"] = calls::run(call, &database.calls(table), table).await?;
-            results.push(result);
+            results.push(call.tagged(result));
         }
-        if call.json {
-            say_json(&json!({ "dry_run": call.on("dry-run"), "tables": results }))?;
-        }
-        Ok(Exit::Done)
+        Ok(results)
     })
 }
 
@@ -62,7 +70,7 @@ async fn count(
     let due = due(store, table, request).await?;
     if !call.json {
         let dead = if due.dead > 0 { format!(" and {} dead", thousands(due.dead)) } else { String::new() };
-        say(&format!(
+        call.say(&format!(
             "{table}: would delete {} published{dead}; nothing was changed",
             thousands(due.published)
         ))?;
@@ -106,7 +114,7 @@ async fn inbox(
     });
     let due = due.await?;
     if !call.json {
-        say(&format!("{}: would forget {}; nothing was changed", place.name, counted(due, "message")))?;
+        call.say(&format!("{}: would forget {}; nothing was changed", place.name, counted(due, "message")))?;
     }
     Ok(json!({ "table": place.name, "due": due }))
 }
@@ -123,7 +131,7 @@ impl Place<'_> {
     fn told(&self, call: &Call<'_>, (total, busy): (u64, bool)) -> Result<Value, Failure> {
         if !call.json {
             let rest = if busy { "; another cleaner is at work on the rest" } else { "" };
-            say(&format!("{}: deleted {}{rest}", self.name, counted(total, self.thing)))?;
+            call.say(&format!("{}: deleted {}{rest}", self.name, counted(total, self.thing)))?;
         }
         Ok(json!({ "table": self.name, "deleted": total, "busy": busy }))
     }

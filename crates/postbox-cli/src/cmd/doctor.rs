@@ -12,7 +12,7 @@ use crate::assemble::{self, Database};
 use crate::cli::Call;
 use crate::config::Config;
 use crate::render::{Tint, age, counted, paint, printable, thousands};
-use crate::report::{Exit, Failure, say, say_json};
+use crate::report::{Exit, Failure, in_database, say, say_json};
 
 /// A transaction open for longer than this holds others up.
 const LONG_TRANSACTION: Duration = Duration::from_mins(1);
@@ -23,36 +23,60 @@ const FAR_TOO_LATE: Duration = Duration::from_mins(5);
 
 /// Looks at everything.
 pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
-    let tables = tables(&call.config)?;
-    let database = Database::of(&call.config)?;
     let examination = Examination {
         long_transaction: given::duration(call, "max-transaction")?.unwrap_or(LONG_TRANSACTION),
     };
+    let calls = call.each();
+    for call in &calls {
+        let checked = tables(&call.config).and_then(|_| Database::of(&call.config));
+        checked.map_err(|failure| failure.of_database(call.config.database.as_deref()))?;
+    }
     block_on(async {
-        let mut reports = vec![(None, settings(&call.config))];
-        match within_patience(database.connect()).await {
-            Err(failure) => reports.push((None, vec![unreachable(&failure)])),
-            Ok(connection) => {
-                drop(connection);
-                let place = format!("connected to {}", database.place());
-                reports[0].1.push(Finding::good("connection", place));
-                for table in tables {
-                    let store = database.direct_admin(&table, &call.config);
-                    let findings = within_patience(async {
-                        let mut found =
-                            examine(&store, &table, examination, call.config.relay.single_active).await;
-                        if call.config.relay.history == History::Move {
-                            found.extend(moves(&table, store.has_history().await));
-                        }
-                        Ok(found)
-                    });
-                    let findings = findings.await.unwrap_or_else(|failure| vec![unreachable(&failure)]);
-                    reports.push((Some(table), findings));
-                }
-            }
+        let mut reports = vec![Report { database: None, table: None, findings: settings(&call.config) }];
+        // Side by side: one that does not answer keeps nobody waiting for the others.
+        let looks = calls.iter().map(|call| look(call, examination));
+        for looked in futures_util::future::join_all(looks).await {
+            reports.extend(looked?);
         }
         report(call, &reports)
     })
+}
+
+/// What was found out about a table, or about what comes before any.
+struct Report {
+    /// The name of its database, where there are several.
+    database: Option<String>,
+    table: Option<TableName>,
+    findings: Vec<Finding>,
+}
+
+/// Looks at the tables of one database.
+async fn look(call: &Call<'_>, examination: Examination) -> Result<Vec<Report>, Failure> {
+    let (tables, database) = (tables(&call.config)?, Database::of(&call.config)?);
+    let of = |table: Option<TableName>, mut findings: Vec<Finding>| {
+        for finding in &mut findings {
+            finding.fix = finding.fix.take().map(|fix| in_database(&fix, database.label()));
+        }
+        Report { database: call.config.database.clone(), table, findings }
+    };
+    if let Err(failure) = within_patience(database.connect()).await.map(drop) {
+        return Ok(vec![of(None, vec![unreachable(&failure)])]);
+    }
+    let place = format!("connected to {}", database.place());
+    let mut reports = vec![of(None, vec![Finding::good("connection", place)])];
+    for table in tables {
+        let store = database.direct_admin(&table, &call.config);
+        let findings = within_patience(async {
+            let mut found = examine(&store, &table, examination, call.config.relay.single_active).await;
+            if call.config.relay.history == History::Move {
+                found.extend(moves(&table, store.has_history().await));
+            }
+            Ok(found)
+        });
+        let findings = findings.await.unwrap_or_else(|failure| vec![unreachable(&failure)]);
+        reports.push(of(Some(table), findings));
+    }
+    Ok(reports)
 }
 
 /// A failure as a finding, with its own next step.
@@ -151,26 +175,30 @@ fn work(table: &TableName, counts: &TableCounts, relay: &TableRelay, led: bool) 
     findings
 }
 
-fn report(call: &Call<'_>, reports: &[(Option<TableName>, Vec<Finding>)]) -> Result<Exit, Failure> {
-    let all = || reports.iter().flat_map(|(_, findings)| findings);
+fn report(call: &Call<'_>, reports: &[Report]) -> Result<Exit, Failure> {
+    let all = || reports.iter().flat_map(|report| &report.findings);
     let count = |level| all().filter(|finding| finding.level == level).count();
     let (wrong, doubtful) = (count(Level::Wrong), count(Level::Doubtful));
     if call.json {
-        let found = reports.iter().flat_map(|(table, findings)| {
+        let found = reports.iter().flat_map(|Report { database, table, findings }| {
             findings.iter().map(move |finding| {
                 let mut value = json!(finding);
                 value["table"] = table.as_ref().map_or(Value::Null, |table| Value::from(table.to_string()));
+                if let Some(database) = database {
+                    value["database"] = Value::from(database.as_str());
+                }
                 value
             })
         });
         let found: Vec<Value> = found.collect();
         say_json(&json!({ "ok": wrong == 0, "wrong": wrong, "doubtful": doubtful, "findings": found }))?;
     } else {
-        let named = reports.iter().filter(|(table, _)| table.is_some()).count() > 1;
-        let lines = reports.iter().flat_map(|(table, findings)| {
+        let named = reports.iter().filter(|report| report.table.is_some()).count() > 1;
+        let lines = reports.iter().flat_map(|Report { database, table, findings }| {
             let table = table.as_ref().filter(|_| named).map(|table| format!("{table}: "));
-            let table = table.unwrap_or_default();
-            findings.iter().map(move |finding| line(&table, finding))
+            let database = database.as_ref().map(|database| format!("{database}: "));
+            let label = database.unwrap_or_default() + &table.unwrap_or_default();
+            findings.iter().map(move |finding| line(&label, finding))
         });
         let mut lines: Vec<String> = lines.collect();
         lines.push(match (wrong, doubtful) {

@@ -5,14 +5,35 @@ use postbox_stores::any::{AnyConnection, Dialect, Extras};
 use postbox_stores::postgres::migrate::{Format, Grants, Ordered, Plan, Step, StepLock, print_grants_with};
 use serde_json::{Value, json};
 
-use super::{block_on, named_tables, tables};
+use super::{block_on, each_of, named_tables, tables};
 use crate::ask::{sure, tell};
 use crate::assemble::Database;
 use crate::cli::Call;
 use crate::report::{Exit, Failure, Problem, say, say_json};
 
-/// Makes or upgrades tables, or shows how it would. A database file that is not there is made too.
+/// Makes or upgrades tables, or shows how it would. A database file that is not there is made too. Of several databases, one that
+/// fails does not keep the others from it.
 pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
+    let calls = call.each();
+    if let ([alone], None) = (calls.as_slice(), &calls[0].config.database) {
+        let (new_file, tables) = one_up(alone)?;
+        if call.json {
+            say_json(&json!({ "dry_run": call.on("dry-run"), "new_file": new_file, "tables": tables }))?;
+        }
+        return Ok(Exit::Done);
+    }
+    let (done, failure) = each_of(&calls, one_up);
+    if call.json {
+        let (files, tables): (Vec<_>, Vec<_>) = done.into_iter().unzip();
+        let (files, tables): (Vec<_>, Vec<_>) =
+            (files.into_iter().flatten().collect(), tables.into_iter().flatten().collect());
+        say_json(&json!({ "dry_run": call.on("dry-run"), "new_files": files, "tables": tables }))?;
+    }
+    failure.map_or(Ok(Exit::Done), Err)
+}
+
+/// Makes or upgrades the tables of one database; answers the file that was made, and what was done to each table.
+fn one_up(call: &Call<'_>) -> Result<(Option<String>, Vec<Value>), Failure> {
     let tables = tables(&call.config)?;
     let database = Database::of(&call.config)?;
     let grants = grants(call, database.dialect())?;
@@ -33,7 +54,7 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
             (None, _) => database.connect().await?,
         };
         if let (Some(file), false) = (&new_file, call.json) {
-            say(&format!("+ file {file}"))?;
+            call.say(&format!("+ file {file}"))?;
         }
         let mut results = Vec::new();
         for table in &tables {
@@ -47,14 +68,11 @@ pub(crate) fn up(call: &Call<'_>) -> Result<Exit, Failure> {
                 grant(&mut connection, &plan.table, grants).await?;
             }
             if !call.json {
-                say(&summary(table, &plan, grants.is_some(), dry))?;
+                call.say(&summary(table, &plan, grants.is_some(), dry))?;
             }
-            results.push(to_json(&plan, grants.is_some()));
+            results.push(call.tagged(to_json(&plan, grants.is_some())));
         }
-        if call.json {
-            say_json(&json!({ "dry_run": dry, "new_file": new_file, "tables": results }))?;
-        }
-        Ok(Exit::Done)
+        Ok((new_file, results))
     })
 }
 
@@ -82,7 +100,7 @@ fn extras(call: &Call<'_>) -> Extras {
 fn announce(call: &Call<'_>, table: &TableName, step: &Step) {
     if !call.json {
         // A migration goes on also when nobody watches it.
-        let _ = say(&format!("{table}: {}", step.what));
+        let _ = call.say(&format!("{table}: {}", step.what));
     }
 }
 

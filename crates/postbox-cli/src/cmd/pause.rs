@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{block_on, named_tables, within_patience};
 use crate::assemble::{Database, operator};
 use crate::cli::Call;
-use crate::report::{Exit, Failure, Problem, say, say_json};
+use crate::report::{Exit, Failure, Problem, say_json};
 
 /// Stops delivery of tables.
 pub(crate) fn pause(call: &Call<'_>) -> Result<Exit, Failure> {
@@ -35,9 +35,10 @@ fn change(
             let admin = database.admin(table, &call.config);
             let changed = action(&admin, &who).await.map_err(|error| Problem::about(table, &error))?;
             if !call.json {
-                say(&if changed { format!("{done} {table}") } else { format!("{table} {nothing}") })?;
+                call.say(&if changed { format!("{done} {table}") } else { format!("{table} {nothing}") })?;
             }
-            results.push(json!({ "table": table.to_string(), "changed": changed, "by": who }));
+            let result = json!({ "table": table.to_string(), "changed": changed, "by": who });
+            results.push(call.tagged(result));
         }
         if call.json {
             say_json(&json!({ "tables": results }))?;

@@ -1,16 +1,23 @@
 //! `postbox relay`: one relay and one cleaner per table, until a signal.
+//!
+//! With one database, whatever cannot go on ends the program, and who started it starts it again. With several, each table is
+//! looked after by itself (`several.rs`): what fails there is told, waited for and tried again, and the others do not notice.
 
+mod several;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use postbox_core::{Cleaner, Code, Inspect as _, StoreError, StoreErrorKind};
-use postbox_stores::any::AnyIdempotency;
+use postbox_core::{Code, Inspect as _, StoreError, StoreErrorKind, TableName};
+use postbox_sinks::AnySink;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::assemble::{self, Database, TableCleaner, TableMonitor, TableRelay};
+use crate::cli::Call;
 use crate::config::Config;
 use crate::control;
-use crate::http::{self, Endpoints};
+use crate::http::{self, Endpoints, Watched};
 use crate::report::{Exit, Failure, Problem};
 
 /// Counting is cheap but not free, and a scrape is seldom more frequent.
@@ -19,17 +26,28 @@ const COUNT_EVERY: Duration = Duration::from_secs(15);
 /// What hangs after the relays have drained (a write to a dead disk) is not waited for.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
 
-/// Everything that runs.
-#[derive(Default)]
-struct Parts {
-    relays: Vec<TableRelay>,
-    cleaners: Vec<TableCleaner>,
-    call_cleaners: Vec<Cleaner<AnyIdempotency>>,
-    monitors: Vec<TableMonitor>,
+/// A database, and what is done on it.
+#[derive(Debug)]
+struct Site {
+    config: Config,
+    database: Database,
+    /// The tables to relay, and those to clean.
+    relayed: Vec<TableName>,
+    cleaned: Vec<TableName>,
+    /// What the relays are called.
+    name: String,
+    sinks: Arc<[(String, AnySink)]>,
+}
+
+impl Site {
+    fn relay(&self, table: &TableName) -> Result<TableRelay, Failure> {
+        assemble::relay(&self.config, &self.database, table, &self.name, &self.sinks)
+    }
 }
 
 /// Relays until a signal.
-pub(crate) fn run(config: &Config) -> Result<Exit, Failure> {
+pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
+    let config = &call.config;
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
@@ -42,15 +60,18 @@ pub(crate) fn run(config: &Config) -> Result<Exit, Failure> {
     if !relays && !cleans {
         return Ok(Exit::Done);
     }
-    if (relays && config.relay.tables.is_empty()) || config.cleaner_tables().is_empty() {
-        return Err(Problem::new(Code::NoTables, "no outbox table is named").into());
+    for config in &call.databases {
+        if (relays && config.relay.tables.is_empty()) || config.cleaner_tables().is_empty() {
+            let of = config.database.as_ref().map(|name| format!(" of the database {name}"));
+            let message = format!("no outbox table{} is named", of.unwrap_or_default());
+            return Err(Problem::new(Code::NoTables, message).into());
+        }
     }
     if relays {
         config.require(&["sink"])?;
     }
     assemble::check(config)?;
-    let database = Database::of(config)?;
-    database.expect_file()?;
+    let sites = sites(call)?;
 
     let listener = http::bind(config)?;
     // Before the relays are made: what is measured before the recorder is there is lost.
@@ -59,26 +80,24 @@ pub(crate) fn run(config: &Config) -> Result<Exit, Failure> {
     } else {
         None
     };
-    let name = format!("{}:{}", assemble::host(), std::process::id());
-    let mut parts = Parts::default();
-    if relays {
-        parts.relays = assemble::relays(config, &database, &name)?;
+    // What is wrong with settings and routes is wrong at once, for all of them.
+    let mut made = Vec::new();
+    for site in &sites {
+        for table in &site.relayed {
+            made.push((Arc::clone(site), site.relay(table)?));
+        }
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
         Problem::system("the program cannot start", &error, "check the limits of this user (ulimit -a)")
     })?;
     let inside = runtime.enter();
-    if cleans {
-        parts.cleaners = assemble::cleaners(config, &database)?;
-        parts.call_cleaners = assemble::call_cleaners(config, &database)?;
-    }
-    if relays && metrics.is_some() {
-        parts.monitors = assemble::monitors(config, &database)?;
-    }
-    let watched = parts.relays.iter().map(|relay| relay.health.clone()).collect();
+    let watched: Vec<Arc<Watched>> =
+        made.iter().map(|(_, relay)| Arc::new(Watched::new(relay.health.clone()))).collect();
     let stop = watch::Sender::new(false);
-    control::start(listener, Endpoints { relays: watched, metrics }, stop.clone())?;
-    let result = runtime.block_on(supervise(parts, stop));
+    let counts = metrics.is_some();
+    control::start(listener, Endpoints { relays: watched.clone(), metrics }, stop.clone())?;
+    let relays = made.into_iter().zip(watched).map(|((site, relay), watched)| (site, relay, watched));
+    let result = runtime.block_on(supervise(&sites, relays.collect(), counts, stop));
     drop(inside);
     runtime.shutdown_timeout(LAST_MOMENT);
     result.map(|()| {
@@ -87,34 +106,68 @@ pub(crate) fn run(config: &Config) -> Result<Exit, Failure> {
     })
 }
 
-/// Runs all parts until they have ended. One that fails stops the others in good order.
-async fn supervise(parts: Parts, stop: watch::Sender<bool>) -> Result<(), Failure> {
-    let mut tasks = JoinSet::new();
-    for TableRelay { table, relay, health, announcement } in parts.relays {
-        let stopped = stopped(stop.subscribe());
-        tokio::spawn(async move {
-            health.opened().await;
-            tracing::info!("{announcement}");
-        });
-        tasks.spawn(async move {
-            relay
-                .with_graceful_shutdown(stopped)
-                .await
-                .map_err(|error| Problem::of_relay(&table, &error).into())
-        });
-    }
-    for cleaner in parts.cleaners {
-        tasks.spawn(until_stopped(stop.subscribe(), clean(cleaner)));
-    }
-    for cleaner in parts.call_cleaners {
-        let clean = async move {
-            cleaner.run().await;
-            Ok(())
+/// What is to be done, database by database.
+fn sites(call: &Call<'_>) -> Result<Vec<Arc<Site>>, Failure> {
+    let name = format!("{}:{}", assemble::host(), std::process::id());
+    // Shared between tables and databases: a file is open once, a broker has one connection.
+    let sinks: Arc<[(String, AnySink)]> = match call.config.relay.enabled {
+        true => assemble::sinks(&call.config)?.into(),
+        false => Arc::new([]),
+    };
+    let mut sites = Vec::new();
+    for config in &call.databases {
+        let database = Database::of(config)?;
+        if database.label().is_none() {
+            database.expect_file()?;
+        }
+        let tables = |wanted: bool, names: &[String]| {
+            if wanted { assemble::tables(names) } else { Ok(Vec::new()) }
         };
-        tasks.spawn(until_stopped(stop.subscribe(), clean));
+        sites.push(Arc::new(Site {
+            relayed: tables(config.relay.enabled, &config.relay.tables)?,
+            cleaned: tables(config.cleaner.enabled, config.cleaner_tables())?,
+            config: config.clone(),
+            database,
+            name: name.clone(),
+            sinks: Arc::clone(&sinks),
+        }));
     }
-    for monitor in parts.monitors {
-        tasks.spawn(until_stopped(stop.subscribe(), count(monitor)));
+    Ok(sites)
+}
+
+/// Runs all parts until they have ended. One that fails stops the others in good order, unless there are several databases.
+async fn supervise(
+    sites: &[Arc<Site>],
+    relays: Vec<(Arc<Site>, TableRelay, Arc<Watched>)>,
+    counts: bool,
+    stop: watch::Sender<bool>,
+) -> Result<(), Failure> {
+    let mut tasks = JoinSet::new();
+    for (site, relay, watched) in relays {
+        match site.database.label() {
+            None => drop(tasks.spawn(deliver(relay, stop.subscribe()))),
+            Some(_) => drop(tasks.spawn(several::relay(site, relay, watched, stop.subscribe()))),
+        }
+    }
+    for site in sites {
+        for table in &site.cleaned {
+            let cleaner = assemble::cleaner(&site.config, &site.database, table);
+            if site.database.label().is_some() {
+                tasks.spawn(several::clean(Arc::clone(site), cleaner, stop.subscribe()));
+            } else {
+                tasks.spawn(until_stopped(stop.subscribe(), clean(cleaner)));
+            }
+            let cleaner = assemble::call_cleaner(&site.config, &site.database, table);
+            let clean = async move {
+                cleaner.run().await;
+                Ok(())
+            };
+            tasks.spawn(until_stopped(stop.subscribe(), clean));
+        }
+        for table in site.relayed.iter().filter(|_| counts) {
+            let monitor = assemble::monitor(&site.config, &site.database, table);
+            tasks.spawn(until_stopped(stop.subscribe(), count(monitor)));
+        }
     }
     let mut result = Ok(());
     while let Some(ended) = tasks.join_next().await {
@@ -127,6 +180,17 @@ async fn supervise(parts: Parts, stop: watch::Sender<bool>) -> Result<(), Failur
         }
     }
     result
+}
+
+/// Relays a table until it is to stop.
+async fn deliver(relay: TableRelay, stop: watch::Receiver<bool>) -> Result<(), Failure> {
+    let TableRelay { table, relay, health, announcement } = relay;
+    tokio::spawn(async move {
+        health.opened().await;
+        tracing::info!("{announcement}");
+    });
+    let relayed = relay.with_graceful_shutdown(stopped(stop)).await;
+    relayed.map_err(|error| Problem::of_relay(&table, &error).into())
 }
 
 /// Ends with the wish to stop.

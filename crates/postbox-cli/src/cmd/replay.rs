@@ -10,7 +10,7 @@ use super::{given, within_patience};
 use crate::ask::Progress;
 use crate::cli::Call;
 use crate::render::{Tint, paint, thousands};
-use crate::report::{Exit, Failure, Problem, say, say_json};
+use crate::report::{Exit, Failure, Problem, in_database, say, say_json};
 
 /// Rows per transaction: small enough to be in nobody's way.
 pub(crate) const BATCH: u32 = 500;
@@ -211,7 +211,8 @@ impl Became {
                 parts.push(format!("gone {}", thousands(self.gone)));
             }
             if self.waiting > 0 {
-                parts.push(format!("waiting {} → postbox status --table {table}", thousands(self.waiting)));
+                let what = format!("waiting {} → postbox status --table {table}", thousands(self.waiting));
+                parts.push(in_database(&what, call.config.database.as_deref()));
             }
             if self.dead > 0 {
                 let minutes = took.as_secs() / 60 + 1;
@@ -219,7 +220,7 @@ impl Became {
                     "✗ dead again {} → postbox dead list --table {table} --since {minutes}m",
                     thousands(self.dead)
                 );
-                parts.push(paint(&what, Tint::Bad));
+                parts.push(paint(&in_database(&what, call.config.database.as_deref()), Tint::Bad));
             }
             if done.stopped {
                 parts.push("stopped before the end".to_owned());

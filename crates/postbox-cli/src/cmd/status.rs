@@ -15,6 +15,8 @@ use crate::render::{Tint, age, paint, printable, thousands};
 use crate::report::{Exit, Failure, Plugin, Problem, say, say_json};
 
 struct Status {
+    /// The name of its database, where there are several.
+    database: Option<String>,
     table: TableName,
     layout: Layout,
     ordered: Option<Ordered>,
@@ -48,30 +50,50 @@ pub(crate) fn is_plugin(matches: &ArgMatches, json: bool) -> bool {
 }
 
 fn looked(call: &Call<'_>) -> Result<Exit, Failure> {
-    let tables = tables(&call.config)?;
-    let database = Database::of(&call.config)?;
-    block_on(within_patience(async {
-        drop(database.connect().await?);
+    let calls = call.each();
+    block_on(async {
+        // Side by side: one that does not answer keeps nobody waiting for the others.
+        let looks = calls.iter().map(|call| within_patience(look_at(call)));
         let (mut seen, mut problems) = (Vec::new(), Vec::new());
-        for table in tables {
-            match look(&database, &call.config, table).await {
-                Ok(status) => seen.push(status),
-                Err(problem) => problems.push(problem),
+        for (call, looked) in calls.iter().zip(futures_util::future::join_all(looks).await) {
+            let name = call.config.database.as_deref();
+            match looked {
+                Ok((found, wrong)) => {
+                    seen.extend(found);
+                    problems.push(Failure::Problems(wrong).of_database(name));
+                }
+                Err(failure) if name.is_none() => return Err(failure),
+                Err(failure) => problems.push(failure.of_database(name)),
             }
         }
+        let problems: Vec<Problem> = problems.into_iter().flat_map(Failure::problems).collect();
         if call.on("check") {
             return check(call, &seen, problems);
         }
         if call.json {
             say_json(&json!({ "tables": seen.iter().map(Status::to_json).collect::<Vec<_>>() }))?;
         } else if !seen.is_empty() {
-            let width = seen.iter().map(|status| status.table.to_string().len()).max().unwrap_or_default();
-            let lines =
-                seen.iter().map(|status| format!("{:<width$}  {}", status.table.to_string(), status.line()));
+            let width = seen.iter().map(|status| status.label().len()).max().unwrap_or_default();
+            let lines = seen.iter().map(|status| format!("{:<width$}  {}", status.label(), status.line()));
             say(&lines.collect::<Vec<_>>().join("\n"))?;
         }
         if problems.is_empty() { Ok(Exit::Done) } else { Err(Failure::Problems(problems)) }
-    }))
+    })
+}
+
+/// The tables of one database, and what is wrong with those that cannot be looked at.
+async fn look_at(call: &Call<'_>) -> Result<(Vec<Status>, Vec<Problem>), Failure> {
+    let tables = tables(&call.config)?;
+    let database = Database::of(&call.config)?;
+    drop(database.connect().await?);
+    let (mut seen, mut problems) = (Vec::new(), Vec::new());
+    for table in tables {
+        match look(&database, &call.config, table).await {
+            Ok(status) => seen.push(status),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    Ok((seen, problems))
 }
 
 async fn look(database: &Database, config: &Config, table: TableName) -> Result<Status, Problem> {
@@ -80,7 +102,8 @@ async fn look(database: &Database, config: &Config, table: TableName) -> Result<
         Ok((admin.layout().await?, admin.ordered().await?, admin.counts().await?, admin.relay().await?))
     };
     let (layout, ordered, counts, relay) = asked.await.map_err(|error| Problem::about(&table, &error))?;
-    Ok(Status { table, layout, ordered, counts, relay })
+    let database = config.database.clone();
+    Ok(Status { database, table, layout, ordered, counts, relay })
 }
 
 /// What is still well.
@@ -119,9 +142,9 @@ fn check(call: &Call<'_>, seen: &[Status], problems: Vec<Problem>) -> Result<Exi
     } else if !seen.is_empty() {
         let lines = judged().map(|(status, beyond)| {
             if beyond.is_empty() {
-                format!("{} {}  {}", paint("✓", Tint::Good), status.table, status.line())
+                format!("{} {}  {}", paint("✓", Tint::Good), status.label(), status.line())
             } else {
-                format!("{} {}  {}", paint("✗", Tint::Bad), status.table, beyond.join("; "))
+                format!("{} {}  {}", paint("✗", Tint::Bad), status.label(), beyond.join("; "))
             }
         });
         say(&lines.collect::<Vec<_>>().join("\n"))?;
@@ -133,6 +156,14 @@ fn check(call: &Call<'_>, seen: &[Status], problems: Vec<Problem>) -> Result<Exi
 }
 
 impl Status {
+    /// The table, and the database before it where there are several.
+    fn label(&self) -> String {
+        match &self.database {
+            Some(database) => format!("{database}  {}", self.table),
+            None => self.table.to_string(),
+        }
+    }
+
     /// What is beyond its bound, in words.
     fn beyond(&self, bounds: &Bounds) -> Vec<String> {
         let counts = &self.counts;
@@ -155,6 +186,10 @@ impl Status {
         let name = match self.table.schema() {
             None | Some("public") => self.table.table().to_owned(),
             Some(_) => self.table.to_string(),
+        };
+        let name = match &self.database {
+            Some(database) => format!("{database}/{name}"),
+            None => name,
         };
         let (oldest, most) = (counts.oldest_pending_age.as_secs(), bounds.age.as_secs());
         let state = match (well, counts.oldest_pending_age > bounds.age / 3) {
@@ -227,7 +262,13 @@ impl Status {
             Ordered::Index => "index",
             Ordered::Writers => "writers",
         });
-        json!({ "table": self.table.to_string(), "layout": layout, "ordered": ordered, "counts": self.counts, "relay": self.relay })
+        let mut value = json!({
+            "table": self.table.to_string(), "layout": layout, "ordered": ordered, "counts": self.counts, "relay": self.relay,
+        });
+        if let Some(database) = &self.database {
+            value["database"] = Value::from(database.as_str());
+        }
+        value
     }
 }
 

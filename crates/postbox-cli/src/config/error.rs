@@ -1,5 +1,6 @@
 //! What can be wrong with a configuration, in the shape that the program prints.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -19,7 +20,7 @@ pub(crate) enum Origin {
         line: usize,
     },
     /// The environment variable of this name.
-    Env(&'static str),
+    Env(Cow<'static, str>),
     /// The command line flag of this name, without its dashes.
     Flag(&'static str),
 }

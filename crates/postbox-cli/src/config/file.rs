@@ -11,6 +11,7 @@ use postbox_core::Code;
 use postbox_sinks::Options;
 use serde_json::Value;
 
+use super::database::KEYS;
 use super::error::{ConfigError, Origin};
 use super::kind::Shape;
 use super::settings::{SETTINGS, Setting};
@@ -26,6 +27,8 @@ const MOST_BYTES: u64 = 1_024 * 1_024;
 const SINKS: &str = "sinks";
 const ROUTE: &str = "route";
 const DATABASE: &str = "database";
+const DATABASE_SHAPE: &str =
+    "an array of tables: [[database]] and then name = \"…\", url = \"…\", tables = [\"…\"]";
 
 /// What the file says.
 #[derive(Default)]
@@ -33,11 +36,27 @@ pub(super) struct FileLayer {
     /// The file, as it was named.
     pub(super) path: PathBuf,
     /// The settings by path, with their lines; the error of one written in the wrong shape follows its name.
-    pub(super) values: BTreeMap<&'static str, (Result<Vec<String>, String>, usize)>,
+    pub(super) values: BTreeMap<&'static str, FileValue>,
     /// `[sinks.NAME]`, in the order of their lines.
     pub(super) sinks: Vec<FileSink>,
     /// `[[route]]`, in order.
     pub(super) routes: Vec<FileRoute>,
+    /// `[[database]]`, in order.
+    pub(super) databases: Vec<FileDatabase>,
+}
+
+/// A value and its line; the error of one written in the wrong shape follows its name.
+pub(super) type FileValue = (Result<Vec<String>, String>, usize);
+
+/// A `[[database]]`.
+#[derive(Default)]
+pub(super) struct FileDatabase {
+    /// Its name, if it has one.
+    pub(super) name: Option<String>,
+    /// What it says of itself, by key.
+    pub(super) values: BTreeMap<&'static str, FileValue>,
+    /// Its line.
+    pub(super) line: usize,
 }
 
 /// A `[sinks.NAME]`.
@@ -149,12 +168,7 @@ impl Reader<'_> {
             match (key.as_ref(), value.into_inner()) {
                 (SINKS, DeValue::Table(table)) => self.sinks(table, &mut layer),
                 (ROUTE, DeValue::Array(array)) => self.routes(array, line, &mut layer),
-                (DATABASE, _) => self.error(
-                    Code::ConfigUnsupported,
-                    line,
-                    "several databases in one process ([[database]]) are not in this version",
-                    "run one postbox for each database, with its own database_url",
-                ),
+                (DATABASE, DeValue::Array(array)) => self.databases(array, line, &mut layer),
                 (_, DeValue::Table(table)) if is_section => {
                     for (inner, value) in table {
                         let line = self.line(inner.span().start);
@@ -169,6 +183,7 @@ impl Reader<'_> {
                         "an array of tables: [[route]] and then topic = \"…\", sink = \"…\"",
                     );
                 }
+                (DATABASE, _) => self.misshapen(line, DATABASE, DATABASE_SHAPE),
                 _ if is_section => {
                     self.misshapen(line, &key, &format!("a table: [{key}] and then its settings"));
                 }
@@ -282,13 +297,38 @@ impl Reader<'_> {
         }
     }
 
+    fn databases(&mut self, array: DeArray<'_>, line: usize, layer: &mut FileLayer) {
+        for value in array {
+            let start = value.span().start;
+            let DeValue::Table(table) = value.into_inner() else {
+                self.misshapen(line, DATABASE, DATABASE_SHAPE);
+                continue;
+            };
+            let mut database = FileDatabase { line: self.line(start), ..FileDatabase::default() };
+            for (key, value) in table {
+                let line = self.line(key.span().start);
+                let key = key.get_ref().as_ref();
+                match (KEYS.into_iter().find(|known| *known == key), value.get_ref()) {
+                    (Some("name"), DeValue::String(name)) => database.name = Some(name.trim().to_owned()),
+                    (Some("name"), _) => self.misshapen(line, "database.name", "a string"),
+                    (Some(key), value) => {
+                        let shape = if key.ends_with("tables") { Shape::List } else { Shape::Text };
+                        database.values.insert(key, (items(shape, value), line));
+                    }
+                    (None, _) => self.unknown_in(DATABASE, key, &KEYS, line),
+                }
+            }
+            layer.databases.push(database);
+        }
+    }
+
     fn unknown(&mut self, path: &str, line: usize) {
         let paths = SETTINGS.iter().map(|setting| setting.path);
         let last = path.rsplit('.').next().unwrap_or(path);
         // The right name in the wrong section comes first, then slips of the finger.
         let elsewhere = paths.clone().find(|known| known.rsplit('.').next() == Some(last));
         let sections = SETTINGS.iter().map(Setting::section).filter(|section| !section.is_empty());
-        let guess = nearest(path, paths.chain(sections).chain([SINKS, ROUTE])).or(elsewhere);
+        let guess = nearest(path, paths.chain(sections).chain([SINKS, ROUTE, DATABASE])).or(elsewhere);
         self.unknown_key(path, guess, line);
     }
 

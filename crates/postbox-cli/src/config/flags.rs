@@ -11,6 +11,9 @@ use super::settings::{SETTINGS, Setting};
 /// The id and name of the flag that names the configuration file.
 const CONFIG: &str = "config";
 
+/// The id and name of the flag that names one of several databases.
+pub(crate) const DATABASE: &str = "database";
+
 /// The variable that names the configuration file.
 pub(crate) const CONFIG_ENV: &str = "POSTBOX_CONFIG";
 
@@ -52,7 +55,18 @@ fn args_where(wanted: impl Fn(&Setting) -> bool) -> Vec<Arg> {
         .value_parser(value_parser!(PathBuf))
         .help(format!("The configuration file [env: {CONFIG_ENV}] [default: postbox.toml, if there is one]"))
         .help_heading("Configuration");
-    std::iter::once(config).chain(SETTINGS.iter().filter(|setting| wanted(setting)).map(arg)).collect()
+    // Which of several databases; no setting, since it has no place in a file.
+    let database = Arg::new(DATABASE)
+        .long(DATABASE)
+        .value_name("NAME")
+        .action(ArgAction::Append)
+        .help("Of this database, where the configuration has several ([[database]])");
+    let database =
+        SETTINGS.iter().any(|setting| setting.path == "database_url" && wanted(setting)).then_some(database);
+    std::iter::once(config)
+        .chain(database)
+        .chain(SETTINGS.iter().filter(|setting| wanted(setting)).map(arg))
+        .collect()
 }
 
 /// One setting's flag. Values stay text here: all layers are checked in one place, with one kind of error.

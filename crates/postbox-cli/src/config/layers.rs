@@ -71,7 +71,7 @@ fn pick(
     }
     // Empty is unset: that is what `${NAME:-}` in a compose file leaves.
     if let Some(given) = env.get(setting.env).filter(|given| !given.trim().is_empty()) {
-        return (Ok(split(setting.shape, std::slice::from_ref(given))), Origin::Env(setting.env));
+        return (Ok(split(setting.shape, std::slice::from_ref(given))), Origin::Env(setting.env.into()));
     }
     if let Some(file) = file
         && let Some((given, line)) = file.values.get(setting.path)
@@ -93,7 +93,7 @@ fn split(shape: Shape, given: &[String]) -> Vec<String> {
     }
 }
 
-fn checked(
+pub(super) fn checked(
     setting: &'static Setting,
     (given, origin): (Result<Vec<String>, String>, Origin),
     errors: &mut Vec<ConfigError>,

@@ -4,6 +4,7 @@
 //! kind ([`kind`]) checks it, [`check`] holds settings against each other, and all that is wrong is reported at once.
 
 mod check;
+mod database;
 mod error;
 mod file;
 mod flags;
@@ -22,8 +23,9 @@ use std::path::{Path, PathBuf};
 use postbox_core::{Code, InboxRetention};
 use route::Routing;
 
+pub(crate) use database::{NamedDatabase, Scope};
 pub(crate) use error::{ConfigError, ConfigErrors, Origin};
-pub(crate) use flags::{CONFIG_ENV, Flags, args, args_for};
+pub(crate) use flags::{CONFIG_ENV, DATABASE, Flags, args, args_for};
 pub(crate) use kind::{Shape, parse_delay, tenant};
 pub(crate) use layers::{Effective, Env, environment};
 pub(crate) use reference::reference_markdown;
@@ -64,6 +66,10 @@ pub(crate) struct Config {
     pub(crate) routes: Vec<Route>,
     /// The name of the sink for dead events, if there is one.
     pub(crate) dead_letter: Option<String>,
+    /// The databases of `[[database]]`; none in the plain form, and none where one of them was chosen.
+    pub(crate) databases: Vec<NamedDatabase>,
+    /// The name of the database that was chosen.
+    pub(crate) database: Option<String>,
     /// Every setting's text and origin, in the order of [`SETTINGS`].
     pub(crate) effective: Vec<Effective>,
     /// The file that was read, if any.
@@ -106,11 +112,13 @@ impl Config {
         let sink = settings.general.sink.as_ref().zip(origin("sink"));
         let dead_letter = settings.general.dead_letter.as_ref().zip(origin("dead_letter"));
         let routing = route::resolve(file.as_ref(), sink, dead_letter, &mut errors);
+        let databases = database::resolve(file.as_ref(), inputs.env, &effective, &mut errors);
         if !errors.is_empty() {
             return Err(ConfigErrors(errors));
         }
         let mut warnings = check::warnings(&settings);
         warnings.extend(route::warnings(&routing));
+        warnings.extend(database::warnings(&databases, inputs.env));
         let Routing { sinks, routes, dead_letter } = routing;
         let Settings { general, relay, cleaner, inbox, metrics } = settings;
         let file = file.map(|file| file.path);
@@ -123,6 +131,8 @@ impl Config {
             sinks,
             routes,
             dead_letter,
+            databases,
+            database: None,
             effective,
             file,
             warnings,
@@ -167,5 +177,5 @@ fn named_file<'a>(inputs: &Inputs<'a>) -> Option<(&'a Path, Origin)> {
         return Some((path, Origin::Flag("config")));
     }
     let path = inputs.env.get(CONFIG_ENV).filter(|path| !path.is_empty())?;
-    Some((Path::new(path), Origin::Env(CONFIG_ENV)))
+    Some((Path::new(path), Origin::Env(CONFIG_ENV.into())))
 }

@@ -26,6 +26,27 @@ is wrong. Everything that is wrong with settings is reported at once, before any
 - **Lists** are arrays in the file and comma separated elsewhere; their flags may be repeated.
 ";
 
+const DATABASES: &str = "
+## Several databases
+
+```toml
+[[database]]
+name = \"orders\"                       # letters, digits, - and _
+url = \"postgres://app@db-1:6432/app\"  # or DATABASE_URL_ORDERS, which wins
+direct_url = \"postgres://app@db-1/app\"   # past a pooler; or OUTBOX_DIRECT_URL_ORDERS
+tables = [\"public.shop_outbox\"]
+cleaner_tables = [\"public.shop_outbox\"]       # unless these are `tables`
+
+[[database]]
+name = \"till\"
+url = \"sqlite:till.db\"
+tables = [\"till_outbox\"]
+```
+
+In place of `database_url`, `direct_url`, `relay.tables` and `cleaner.tables`, which are errors beside it. Everything else holds for all of
+them. `--database NAME` chooses: see [Several databases](../databases.md).
+";
+
 const ROUTES: &str = "
 ## Sinks and routes
 
@@ -68,6 +89,7 @@ pub(crate) fn reference_markdown() -> String {
         }
         page.push_str(&row(setting));
     }
+    page.push_str(DATABASES);
     page.push_str(ROUTES);
     page.push_str("\n## Errors\n\n| code | meaning |\n| --- | --- |\n");
     for code in [

@@ -5,16 +5,17 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::Config;
 use super::kind::Shape;
 use super::layers::Effective;
 use super::text::mask;
+use super::{Config, database};
 
 /// The configuration for people.
 pub(crate) fn text(config: &Config) -> String {
     let rows: Vec<[String; 4]> = config
         .effective
         .iter()
+        .filter(|effective| config.databases.is_empty() || !database::is_own(effective.setting.path))
         .map(|effective| {
             let setting = effective.setting;
             let value = printable(&masked(effective).join(","));
@@ -23,6 +24,18 @@ pub(crate) fn text(config: &Config) -> String {
         })
         .collect();
     let mut out = aligned(["SETTING", "VALUE", "FROM", "ENVIRONMENT"], &rows);
+    let databases: Vec<[String; 4]> = config
+        .databases
+        .iter()
+        .flat_map(|database| database::shown_settings(database).into_iter().map(move |own| (database, own)))
+        .map(|(database, (key, value, from))| {
+            [database.name.clone(), key.to_owned(), printable(&value), from]
+        })
+        .collect();
+    if !databases.is_empty() {
+        out.push('\n');
+        out.push_str(&aligned(["DATABASE", "SETTING", "VALUE", "FROM"], &databases));
+    }
     if !config.routes.is_empty() || config.dead_letter.is_some() {
         let mut rows: Vec<[String; 4]> = config
             .routes
@@ -71,6 +84,7 @@ pub(crate) fn json(config: &Config) -> Value {
     let settings: Vec<Value> = config
         .effective
         .iter()
+        .filter(|effective| config.databases.is_empty() || !database::is_own(effective.setting.path))
         .map(|effective| {
             json!({
                 "name": effective.setting.path,
@@ -100,7 +114,20 @@ pub(crate) fn json(config: &Config) -> Value {
             json!({ "topic": route.topic, "sinks": route.sinks, "destination": destination, "origin": origin })
         })
         .collect();
+    let databases: Vec<Value> = config
+        .databases
+        .iter()
+        .map(|database| {
+            let own = database.own().map(|(key, own)| (key.to_owned(), value(own)));
+            let mut shown = Value::Object(own.collect());
+            shown["name"] = Value::from(database.name.as_str());
+            shown["origin"] = Value::from(database.origin.to_string());
+            shown
+        })
+        .collect();
     json!({
+        "database": config.database,
+        "databases": databases,
         "file": config.file.as_ref().map(|path| path.display().to_string()),
         "settings": settings,
         "sinks": sinks,

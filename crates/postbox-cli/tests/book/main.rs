@@ -29,6 +29,7 @@ tests! {
     any_language: "any-language.md",
     inbox: "inbox.md",
     failures: "failures.md",
+    databases: "databases.md",
     routing: "routing.md",
     history: "history.md",
     idempotency: "idempotency.md",

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::pool::{Needs, PostboxPool, StoreOptions};
@@ -15,7 +16,7 @@ use crate::hot::HotPath;
 use crate::inbox::InboxRetention;
 use crate::interceptor::EventInterceptor;
 use crate::outbox::Outbox;
-use crate::relay::{RelayBuilder, RelayError, Settings};
+use crate::relay::{Relay, RelayBuilder, RelayError, RelayHealth, Settings};
 use crate::store::{Order, Tenants};
 use crate::table::TableName;
 use crate::tx::Layout;
@@ -52,6 +53,7 @@ pub struct PostboxBuilder<D, P> {
     history: History,
     hot: Option<HotPath>,
     prefix: String,
+    database: Option<String>,
     cleaner: Option<Cleanup>,
 }
 
@@ -100,6 +102,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             history: History::Keep,
             hot: None,
             prefix: "outbox".into(),
+            database: None,
             cleaner: Some(Cleanup::default()),
         }
     }
@@ -277,6 +280,13 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
         self
     }
 
+    /// The name of the database, where the process works on several: a label of all metrics, and part of what is logged and of
+    /// the [health](Postbox::health). [`Postboxes`](super::Postboxes) gives it to each of its own.
+    pub fn database(mut self, name: impl Into<String>) -> Self {
+        self.database = Some(name.into());
+        self
+    }
+
     /// Checks everything, then starts relay and cleaner in tasks of the current runtime. When it returns, the relay has reached
     /// its table.
     ///
@@ -288,6 +298,14 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
     /// # Cancel safety
     /// Dropped before it returns, nothing has been started.
     pub async fn start(self) -> Result<Postbox, RelayError> {
+        let prepared = self.prepare()?;
+        let layout = prepared.look().await?;
+        // Nothing is waited for from here on: whoever drops this call leaves nothing behind.
+        Ok(prepared.run(layout))
+    }
+
+    /// Checks settings and routes: what is wrong with them, no database can mend.
+    pub(super) fn prepare(self) -> Result<Prepared<D, P>, RelayError> {
         let settings = self.relay.current().clone();
         let dead_letters = self.relay.has_dead_letters();
         let table = self.outbox.table().clone();
@@ -299,11 +317,14 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
         let inbox = cleanup.and_then(|cleanup| cleanup.inbox);
         let inbox = inbox.map(|(keep, source)| InboxRetention::new(keep, source)).transpose();
         let inbox = inbox.map_err(|error| RelayError::Settings(error.message()))?;
-        let mut relay = self.relay.metrics_prefix(&self.prefix);
+        let (mut relay, mut outbox) =
+            (self.relay.metrics_prefix(&self.prefix), self.outbox.metrics_prefix(&self.prefix));
         if let Some(path) = &self.hot {
-            relay = relay.hot(path);
+            (relay, outbox) = (relay.hot(path), outbox.hot(path));
         }
-        // Settings and routes first: what is wrong with them, no database can mend.
+        if let Some(name) = &self.database {
+            (relay, outbox) = (relay.database(name), outbox.database(name));
+        }
         let options = StoreOptions {
             single_active: self.single_active,
             order: self.order,
@@ -311,26 +332,6 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             tenants: self.tenants,
         };
         let relay = relay.on(self.pool.store(&table, &settings, options)).build()?;
-        let needs = Needs {
-            clean: cleanup.is_some(),
-            hot: self.hot.is_some(),
-            durable: self.hot.as_ref().is_some_and(|path| !path.allows_asynchronous()),
-        };
-        let layout = self.pool.examine(&table, needs).await?;
-        if self.hot.is_some() && layout == Layout::Bare {
-            let problem = format!(
-                "{table} has only the standard columns, and the hot path needs `locked_by`: run \
-                 `postbox migrate up --table {table}`, or leave .hot(…) out"
-            );
-            return Err(RelayError::Settings(problem));
-        }
-        let mut outbox = self.outbox.with(layout).metrics_prefix(&self.prefix);
-        if let Some(path) = &self.hot {
-            outbox = outbox.hot(path);
-        }
-        relay.reach().await?;
-        // Nothing is waited for from here on: whoever drops this call leaves nothing behind.
-        let relay = relay.spawn();
         let cleaner = cleanup.map(|cleanup| {
             let mut cleaner = Cleaner::new(self.pool.sweep(&table, &settings))
                 .retention(cleanup.retention)
@@ -342,10 +343,60 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             if let Some(retention) = inbox {
                 cleaner = cleaner.inbox(retention);
             }
-            Cleaning::start(cleaner)
+            match &self.database {
+                Some(name) => cleaner.database(name),
+                None => cleaner,
+            }
         });
-        let hot = self.hot;
-        tracing::info!(%table, relay = &*settings.name, hot = hot.is_some(), cleaner = cleaner.is_some(), "started");
-        Ok(Postbox { outbox, hot, relay, cleaner })
+        let (pool, driver, name, hot) = (self.pool, self.driver, settings.name, self.hot);
+        Ok(Prepared { pool, driver, outbox, relay, cleaner, hot, name })
+    }
+}
+
+/// A handle that only waits for its database.
+pub(super) struct Prepared<D, P: PostboxPool<D>> {
+    pool: P,
+    driver: PhantomData<fn() -> D>,
+    outbox: Outbox,
+    relay: Relay<P::Store>,
+    cleaner: Option<Cleaner<P::Sweep>>,
+    hot: Option<HotPath>,
+    /// The relay's.
+    name: Arc<str>,
+}
+
+impl<D, P: PostboxPool<D>> Prepared<D, P> {
+    pub(super) fn health(&self) -> RelayHealth {
+        self.relay.health()
+    }
+
+    /// Looks at the table, and makes sure that all can be done with it that is going to be. Nothing is started.
+    pub(super) async fn look(&self) -> Result<Layout, RelayError> {
+        let table = self.outbox.table();
+        let needs = Needs {
+            clean: self.cleaner.is_some(),
+            hot: self.hot.is_some(),
+            durable: self.hot.as_ref().is_some_and(|path| !path.allows_asynchronous()),
+        };
+        let layout = self.pool.examine(table, needs).await?;
+        if self.hot.is_some() && layout == Layout::Bare {
+            let problem = format!(
+                "{table} has only the standard columns, and the hot path needs `locked_by`: run \
+                 `postbox migrate up --table {table}`, or leave .hot(…) out"
+            );
+            return Err(RelayError::Settings(problem));
+        }
+        self.relay.reach().await?;
+        Ok(layout)
+    }
+
+    /// Starts everything.
+    pub(super) fn run(self, layout: Layout) -> Postbox {
+        let (hot, outbox) = (self.hot, self.outbox.with(layout));
+        let relay = self.relay.spawn();
+        let cleaner = self.cleaner.map(Cleaning::start);
+        let (table, database) = (outbox.table(), relay.health().database().map(str::to_owned));
+        tracing::info!(database, %table, relay = &*self.name, hot = hot.is_some(), cleaner = cleaner.is_some(), "started");
+        Postbox { outbox, hot, relay, cleaner }
     }
 }

@@ -2,6 +2,7 @@
 
 mod builder;
 mod pool;
+mod several;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ use tokio::task::JoinHandle;
 
 pub use builder::PostboxBuilder;
 pub use pool::{Needs, PostboxPool, StoreOptions};
+pub use several::{Postboxes, PostboxesBuilder};
 
 use crate::cleaner::{Cleaner, Sweep};
 use crate::hot::HotPath;
@@ -55,7 +57,7 @@ const CLEANER_LIMIT: Duration = Duration::from_secs(2);
 /// # }
 /// ```
 ///
-/// Several tables are several handles, or [`start_each`](Self::start_each). A process that only writes needs none:
+/// Several tables are several handles, or [`start_each`](Self::start_each); several databases are [`Postboxes`]. A process that only writes needs none:
 /// [`Outbox::new`] is enough, and any relay delivers.
 ///
 /// # When it goes wrong later

@@ -19,11 +19,13 @@ const TOPIC: Topic = Topic::from_static("shop.order.placed.v1");
 
 /// A table in memory with trouble on demand.
 #[derive(Clone)]
-struct Pool {
-    memory: MemoryOutbox,
+pub(super) struct Pool {
+    pub(super) memory: MemoryOutbox,
     layout: Layout,
     /// The relay's own code fails.
-    broken: Arc<AtomicBool>,
+    pub(super) broken: Arc<AtomicBool>,
+    /// The database does not answer.
+    pub(super) away: Arc<AtomicBool>,
     /// Sweeps that were made.
     sweeps: Arc<AtomicUsize>,
     inbox_sweeps: Arc<AtomicUsize>,
@@ -31,9 +33,17 @@ struct Pool {
 }
 
 impl Pool {
-    fn new() -> Self {
-        let (broken, sweeps, inbox_sweeps, needs) = Default::default();
-        Self { memory: MemoryOutbox::new(), layout: Layout::Full, broken, sweeps, inbox_sweeps, needs }
+    pub(super) fn new() -> Self {
+        let (broken, away, sweeps, inbox_sweeps, needs) = Default::default();
+        Self { memory: MemoryOutbox::new(), layout: Layout::Full, broken, away, sweeps, inbox_sweeps, needs }
+    }
+
+    fn answer(&self) -> Result<(), StoreError> {
+        if self.away.load(Ordering::SeqCst) {
+            let message = "away on purpose";
+            return Err(StoreError::new(Code::DatabaseUnreachable, StoreErrorKind::Connection, message));
+        }
+        Ok(())
     }
 }
 
@@ -51,6 +61,7 @@ impl PostboxPool<Memory> for Pool {
 
     async fn examine(&self, table: &TableName, needs: Needs) -> Result<Layout, StoreError> {
         *self.needs.lock().unwrap() = Some(needs);
+        self.answer()?;
         if table.table() == "absent_outbox" {
             return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, "it does not exist"));
         }
@@ -59,7 +70,7 @@ impl PostboxPool<Memory> for Pool {
 }
 
 #[derive(Clone)]
-struct Shaky {
+pub(super) struct Shaky {
     inner: MemoryStore,
     pool: Pool,
 }
@@ -73,6 +84,7 @@ impl Store for Shaky {
     }
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
         assert!(!self.pool.broken.load(Ordering::SeqCst), "broken on purpose");
+        self.pool.answer()?;
         self.inner.claim(request).await
     }
     async fn settle(&self, settlements: &[Settlement], admit: usize) -> Result<Settled, StoreError> {
@@ -105,15 +117,15 @@ impl Sweep for Shaky {
     }
 }
 
-fn name(text: &str) -> TableName {
+pub(super) fn name(text: &str) -> TableName {
     text.parse().unwrap()
 }
 
-fn quick(builder: PostboxBuilder<Memory, Pool>) -> PostboxBuilder<Memory, Pool> {
+pub(super) fn quick(builder: PostboxBuilder<Memory, Pool>) -> PostboxBuilder<Memory, Pool> {
     builder.set(|settings| settings.poll_interval = Duration::from_millis(5))
 }
 
-async fn write(outbox: &Outbox, memory: &MemoryOutbox) {
+pub(super) async fn write(outbox: &Outbox, memory: &MemoryOutbox) {
     let mut tx = outbox.begin(memory).await.unwrap();
     outbox.enqueue(&mut tx, Record::builder(TOPIC).json(&1)).await.unwrap();
     tx.commit().await.unwrap();

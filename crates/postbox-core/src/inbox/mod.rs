@@ -99,12 +99,16 @@ impl Seen {
 impl Inbox {
     /// The inbox of a module, by the name of its outbox table: `public.shop_outbox` has `public.shop_inbox`.
     pub fn new(outbox: TableName) -> Self {
-        Self::beside(outbox, true, "outbox")
+        let table = InboxTable::new(outbox, true);
+        let telemetry = Telemetry::new("outbox", &table.to_string(), DEFAULT_TOPIC_LABELS);
+        Self { table: Arc::new(table), telemetry }
     }
 
-    pub(crate) fn beside(outbox: TableName, prepared: bool, prefix: &str) -> Self {
+    /// With the prefix and the database that the metrics of the outbox have.
+    pub(crate) fn beside(outbox: TableName, prepared: bool, like: &Telemetry) -> Self {
         let table = InboxTable::new(outbox, prepared);
-        let telemetry = Telemetry::new(prefix, &table.to_string(), DEFAULT_TOPIC_LABELS);
+        let (prefix, database, name) = (like.prefix(), like.database(), table.to_string());
+        let telemetry = Telemetry::in_database(prefix, database, &name, DEFAULT_TOPIC_LABELS);
         Self { table: Arc::new(table), telemetry }
     }
 
@@ -118,7 +122,8 @@ impl Inbox {
     /// Metrics under another prefix than `outbox`.
     #[must_use]
     pub fn metrics_prefix(mut self, prefix: &str) -> Self {
-        self.telemetry = Telemetry::new(prefix, &self.table.to_string(), DEFAULT_TOPIC_LABELS);
+        let (database, table) = (self.telemetry.database(), self.table.to_string());
+        self.telemetry = Telemetry::in_database(prefix, database, &table, DEFAULT_TOPIC_LABELS);
         self
     }
 

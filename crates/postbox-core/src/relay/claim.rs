@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::backoff::Backoff;
 use super::lane::{Item, Lane};
@@ -35,13 +36,14 @@ impl<S: Store> Engine<S> {
         }
         self.next_beat = now + self.settings.poll_interval;
         let store = self.store.clone();
-        self.claiming = Some(tokio::spawn(async move {
+        let claim = async move {
             failpoint::hit("claim.before", store.table()).await;
             let asked = Instant::now();
             let answer = store.claim(request).await;
             failpoint::hit("claim.after", store.table()).await;
             (asked, wanted, answer)
-        }));
+        };
+        self.claiming = Some(tokio::spawn(claim.in_current_span()));
     }
 
     pub(super) fn limit(&self, mode: &ClaimMode) -> usize {

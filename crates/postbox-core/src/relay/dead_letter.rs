@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::circuit::Circuit;
 use super::dispatch::{Dispatching, End, Ended};
@@ -229,7 +230,8 @@ impl<S: Store> AfterDeath<S> {
         let mut running = 0;
         while !items.is_empty() {
             let rest = items.split_off(most.min(items.len()));
-            units.spawn(dispatching.clone().run(0, sink.clone(), std::mem::replace(&mut items, rest)));
+            let unit = std::mem::replace(&mut items, rest);
+            units.spawn(dispatching.clone().run(0, sink.clone(), unit).in_current_span());
             running += 1;
         }
         let mut deadline = asked + self.settings.lock_ttl;
@@ -255,7 +257,7 @@ impl<S: Store> AfterDeath<S> {
             let covered = asked.elapsed() + self.settings.dispatch_timeout < self.settings.lock_ttl;
             if covered && !stopping {
                 for item in report.again {
-                    units.spawn(dispatching.clone().run(0, sink.clone(), vec![item]));
+                    units.spawn(dispatching.clone().run(0, sink.clone(), vec![item]).in_current_span());
                     running += 1;
                 }
             }
@@ -373,7 +375,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn start_beside(&mut self) -> Beside {
         let (stop, stopped) = watch::channel(false);
         let work = self.after_death.take().filter(|work| !work.is_idle());
-        Beside { stop, task: work.map(|work| tokio::spawn(work.run(stopped))) }
+        Beside { stop, task: work.map(|work| tokio::spawn(work.run(stopped).in_current_span())) }
     }
 
     /// Opens the store and makes sure that it can do what is asked for.

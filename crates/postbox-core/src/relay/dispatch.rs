@@ -94,7 +94,8 @@ impl Dispatching {
             shared: self,
         };
 
-        let mut task = AbortOnDrop(tokio::spawn(dispatch(sink, batch, receipts)));
+        let mut task =
+            AbortOnDrop(tokio::spawn(dispatch(sink, batch, receipts, unit.shared.telemetry.clone())));
         let deadline = started + unit.shared.settings.dispatch_timeout;
         loop {
             tokio::select! {
@@ -112,18 +113,24 @@ impl Dispatching {
 }
 
 /// The body of a dispatch task.
-async fn dispatch(sink: BoxDispatcher, batch: Arc<Vec<Delivery>>, mut receipts: Receipts) {
+async fn dispatch(
+    sink: BoxDispatcher,
+    batch: Arc<Vec<Delivery>>,
+    mut receipts: Receipts,
+    telemetry: Telemetry,
+) {
     use tracing::Instrument as _;
+    let database = telemetry.database();
     for delivery in batch.iter() {
         failpoint::hit("dispatch.before", delivery.meta.topic.as_str()).await;
     }
     if let [delivery] = batch.as_slice() {
         let meta = &delivery.meta;
-        let span = tracing::info_span!("dispatch", table = &*meta.table, topic = %meta.topic, event_id = %meta.event_id, attempts = meta.attempts);
+        let span = tracing::info_span!(parent: None, "dispatch", database, table = &*meta.table, topic = %meta.topic, event_id = %meta.event_id, attempts = meta.attempts);
         crate::trace::link(&span, meta.traceparent.as_deref());
         sink.dispatch_batch(&batch, &mut receipts).instrument(span).await;
     } else {
-        let span = tracing::info_span!("dispatch", table = &*batch[0].meta.table, events = batch.len());
+        let span = tracing::info_span!(parent: None, "dispatch", database, table = &*batch[0].meta.table, events = batch.len());
         for delivery in batch.iter() {
             crate::trace::link(&span, delivery.meta.traceparent.as_deref());
         }

@@ -40,6 +40,8 @@ pub struct SinkHealth {
 /// Shared access to a relay's [`Health`].
 #[derive(Debug, Clone)]
 pub struct RelayHealth {
+    /// The name of its database, where there are several.
+    database: Option<Arc<str>>,
     table: Arc<str>,
     patience: Duration,
     state: Arc<Mutex<Health>>,
@@ -47,7 +49,7 @@ pub struct RelayHealth {
 }
 
 impl RelayHealth {
-    pub(super) fn new(table: &str, poll_interval: Duration) -> Self {
+    pub(super) fn new(database: Option<&str>, table: &str, poll_interval: Duration) -> Self {
         let state = Health {
             opened: false,
             standing: Standing::Standby,
@@ -59,7 +61,12 @@ impl RelayHealth {
         };
         let patience = (poll_interval * 3).max(Duration::from_secs(15));
         let (state, opened) = (Arc::new(Mutex::new(state)), watch::Sender::new(false));
-        Self { table: table.into(), patience, state, opened }
+        Self { database: database.map(Into::into), table: table.into(), patience, state, opened }
+    }
+
+    /// The name of the relay's database, where a process works on several.
+    pub fn database(&self) -> Option<&str> {
+        self.database.as_deref()
     }
 
     /// The relay's table.
@@ -75,18 +82,18 @@ impl RelayHealth {
     /// Why it is not delivering although it should, if that is so. A standby and a paused relay are well.
     pub fn problem(&self) -> Option<String> {
         let health = self.now();
+        let table = match self.database() {
+            Some(database) => format!("{} in {database}", self.table),
+            None => self.table.to_string(),
+        };
         if let Some(error) = health.error {
-            return Some(format!("the relay of {} cannot work: {error}", self.table));
+            return Some(format!("the relay of {table} cannot work: {error}"));
         }
         if health.last_turn.elapsed() > self.patience {
-            return Some(format!(
-                "the relay of {} is stuck for {:?}",
-                self.table,
-                health.last_turn.elapsed()
-            ));
+            return Some(format!("the relay of {table} is stuck for {:?}", health.last_turn.elapsed()));
         }
         if !health.opened {
-            return Some(format!("the relay of {} has not reached its table yet", self.table));
+            return Some(format!("the relay of {table} has not reached its table yet"));
         }
         let since = health.waiting_since.filter(|since| since.elapsed() > self.patience)?;
         let why =
@@ -94,11 +101,8 @@ impl RelayHealth {
                 format!(": {} is down: {}", sink.name, sink.last_error.as_deref().unwrap_or("no answer"))
             });
         (health.standing == Standing::Active).then(|| {
-            format!(
-                "events of {} wait for {}s and none is delivered{why}",
-                self.table,
-                since.elapsed().as_secs()
-            )
+            let seconds = since.elapsed().as_secs();
+            format!("events of {table} wait for {seconds}s and none is delivered{why}")
         })
     }
 
@@ -113,7 +117,7 @@ impl RelayHealth {
         self.opened.send_replace(true);
     }
 
-    pub(super) fn update(&self, change: impl FnOnce(&mut Health)) {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Health)) {
         change(&mut self.lock());
     }
 

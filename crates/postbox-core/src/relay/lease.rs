@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::Instrument as _;
 use uuid::Uuid;
 
 use super::fan::Fan;
@@ -137,11 +138,12 @@ impl<S: Store> Engine<S> {
             return;
         }
         let store = self.store.clone();
-        self.extending = Some(tokio::spawn(async move {
+        let extend = async move {
             failpoint::hit("extend.before", store.table()).await;
             let lost = store.extend(leases.clone()).await;
             (leases, lost)
-        }));
+        };
+        self.extending = Some(tokio::spawn(extend.in_current_span()));
     }
 
     pub(super) fn extended(&mut self, leases: Vec<Lease>, lost: Result<Vec<Lease>, StoreError>) {

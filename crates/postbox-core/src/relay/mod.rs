@@ -29,6 +29,7 @@ use std::future::Future;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tracing::Instrument as _;
 
 pub use backoff::{Backoff, Random};
 pub use error::RelayError;
@@ -130,7 +131,8 @@ impl<S: Store> Relay<S> {
         if self.closed {
             return Err(RelayError::Closed);
         }
-        self.engine.run(signal).await
+        let span = self.engine.telemetry.span();
+        self.engine.run(signal).instrument(span).await
     }
 
     /// Runs in a task of its own.
@@ -167,7 +169,7 @@ impl Ending {
     fn returned(&mut self, result: &Result<(), RelayError>) {
         self.told = true;
         if let Err(error) = result {
-            tracing::error!(table = self.health.table(), %error, "the relay has ended");
+            tracing::error!(database = self.health.database(), table = self.health.table(), %error, "the relay has ended");
             self.note(error);
         }
     }
@@ -180,7 +182,11 @@ impl Ending {
 impl Drop for Ending {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            tracing::error!(table = self.health.table(), "the relay has ended: it panicked");
+            tracing::error!(
+                database = self.health.database(),
+                table = self.health.table(),
+                "the relay has ended: it panicked"
+            );
             self.note(&"it panicked");
         } else if !self.told {
             // Killed, or gone with its runtime: somebody wanted that.

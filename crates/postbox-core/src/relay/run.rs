@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
+use tracing::Instrument as _;
 use uuid::Uuid;
 
 use super::RunReport;
@@ -87,6 +88,8 @@ pub(super) struct Engine<S: Store> {
     pub(super) after_death: Option<AfterDeath<S>>,
     /// What the store has to be able to do.
     pub(super) needs: Requirements,
+    /// Whether what is refused at the start is waited for.
+    pub(super) patient: bool,
 }
 
 /// A claim's answer, with when it was asked (leases count from before the question) and what for.
@@ -141,7 +144,7 @@ impl<S: Store> Engine<S> {
             lanes.iter_mut().for_each(Lane::share);
         }
         Self {
-            health: RelayHealth::new(store.table(), settings.poll_interval),
+            health: RelayHealth::new(telemetry.database(), store.table(), settings.poll_interval),
             dispatching: Dispatching {
                 settings: Arc::clone(&settings),
                 telemetry: telemetry.clone(),
@@ -180,6 +183,7 @@ impl<S: Store> Engine<S> {
             stopping: false,
             after_death: None,
             needs: Requirements::default(),
+            patient: false,
         }
     }
 
@@ -210,7 +214,8 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// A database that is away at the start is waited for; a table that cannot be relayed is an error at once.
+    /// A database that is away at the start is waited for; a table that cannot be relayed is an error at once, unless the relay
+    /// is patient.
     pub(super) async fn open(&mut self) -> Result<(), RelayError> {
         let waits = Backoff::exponential(Duration::from_millis(200), Duration::from_secs(5));
         loop {
@@ -220,7 +225,9 @@ impl<S: Store> Engine<S> {
                     self.health.note_opened();
                     return Ok(());
                 }
-                Err(error) if error.kind() == StoreErrorKind::Refused => return Err(error.into()),
+                Err(error) if error.kind() == StoreErrorKind::Refused && !self.patient => {
+                    return Err(error.into());
+                }
                 Err(error) => {
                     self.failures += 1;
                     tracing::error!(table = self.store.table(), %error, "the store cannot be opened, trying again");
@@ -341,7 +348,7 @@ impl<S: Store> Engine<S> {
                     }
                 }
                 let sink = self.lanes[number].sink.clone();
-                self.units.spawn(self.dispatching.clone().run(number, sink, unit));
+                self.units.spawn(self.dispatching.clone().run(number, sink, unit).in_current_span());
             }
         }
     }

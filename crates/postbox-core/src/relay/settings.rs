@@ -125,6 +125,8 @@ pub struct RelayBuilder<S> {
     interceptors: Interceptors,
     prefix: String,
     topic_labels: usize,
+    database: Option<String>,
+    patient: bool,
     hot: Option<HotPath>,
     dead_letters: Option<(String, BoxDispatcher)>,
     /// A destination was given before any route.
@@ -162,6 +164,8 @@ impl RelayBuilder<()> {
             interceptors,
             prefix,
             topic_labels,
+            database,
+            patient,
             hot,
             dead_letters,
             stray_destination,
@@ -174,6 +178,8 @@ impl RelayBuilder<()> {
             interceptors,
             prefix,
             topic_labels,
+            database,
+            patient,
             hot,
             dead_letters,
             stray_destination,
@@ -202,6 +208,8 @@ impl<S> RelayBuilder<S> {
             interceptors: Interceptors::default(),
             prefix: "outbox".into(),
             topic_labels: DEFAULT_TOPIC_LABELS,
+            database: None,
+            patient: false,
             hot: None,
             dead_letters: None,
             stray_destination: false,
@@ -337,6 +345,20 @@ impl<S> RelayBuilder<S> {
         self.topic_labels = most;
         self
     }
+
+    /// The name of the database, where a process works on several: a label of its metrics, and part of what it logs and of
+    /// its [health](crate::RelayHealth).
+    pub fn database(mut self, name: impl Into<String>) -> Self {
+        self.database = Some(name.into());
+        self
+    }
+
+    /// Waits at the start also for what it would refuse: a table that is missing, a grant, a file. Its health says what it is,
+    /// and it starts as soon as that is mended. For a process that has other things to do than this.
+    pub fn patient(mut self) -> Self {
+        self.patient = true;
+        self
+    }
 }
 
 impl<S: Store> RelayBuilder<S> {
@@ -374,7 +396,8 @@ impl<S: Store> RelayBuilder<S> {
             routes.push(pattern.parse()?, lanes, destination);
         }
         let settings = Arc::new(self.settings);
-        let telemetry = Telemetry::new(&self.prefix, self.store.table(), self.topic_labels);
+        let database = self.database.as_deref();
+        let telemetry = Telemetry::in_database(&self.prefix, database, self.store.table(), self.topic_labels);
         let attach = |path: HotPath| {
             path.attach(self.store.table(), settings.lock_ttl, &telemetry).ok_or_else(|| {
                 RelayError::Settings("the hot path leads to another relay already: make a new one".into())
@@ -388,6 +411,7 @@ impl<S: Store> RelayBuilder<S> {
         let (store, dead) = (self.store.clone(), self.dead_letters);
         let mut engine = Engine::new(self.store, Arc::clone(&settings), routes, lanes, telemetry, hot);
         let after_death = AfterDeath::new(store, &settings, &engine.telemetry, &engine.health, dead);
+        engine.patient = self.patient;
         engine.needs = after_death.needs(fan_out);
         engine.after_death = Some(after_death);
         Ok(Relay { engine, closed: false })

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::dispatch::{End, Ended};
 use super::lease::{Stage, key};
@@ -131,7 +132,8 @@ impl<S: Store> Engine<S> {
     pub(super) fn start_settle(&mut self) {
         if self.settling.is_none() && !self.outcomes.is_empty() {
             let batch = std::mem::take(&mut self.outcomes);
-            self.settling = Some(tokio::spawn(settle_until_done(self.store.clone(), batch)));
+            self.settling =
+                Some(tokio::spawn(settle_until_done(self.store.clone(), batch).in_current_span()));
         }
     }
 

@@ -9,7 +9,7 @@ use crate::assemble;
 use crate::cli::Call;
 use crate::cmd::within_patience;
 use crate::render::counted;
-use crate::report::{Failure, Problem, say};
+use crate::report::{Failure, Problem};
 
 /// Forgets calls that were begun longer ago than their retention, or counts them. Null where the module has none.
 pub(super) async fn run(
@@ -27,7 +27,7 @@ pub(super) async fn run(
     if call.on("dry-run") {
         let due = within_patience(async { calls.due(&request).await.map_err(about) }).await?.published;
         if !call.json {
-            say(&format!("{name}: would forget {}; nothing was changed", counted(due, "call")))?;
+            call.say(&format!("{name}: would forget {}; nothing was changed", counted(due, "call")))?;
         }
         return Ok(json!({ "table": name, "due": due }));
     }
@@ -48,7 +48,7 @@ pub(super) async fn run(
     }
     if !call.json {
         let rest = if busy { "; another cleaner is at work on the rest" } else { "" };
-        say(&format!("{name}: forgot {}{rest}", counted(total, "call")))?;
+        call.say(&format!("{name}: forgot {}{rest}", counted(total, "call")))?;
     }
     Ok(json!({ "table": name, "deleted": total, "busy": busy }))
 }

@@ -5,7 +5,6 @@ use super::Start;
 
 const INVALID: &str = "OUTBOX_CONFIG_INVALID";
 const UNKNOWN: &str = "OUTBOX_CONFIG_UNKNOWN_KEY";
-const UNSUPPORTED: &str = "OUTBOX_CONFIG_UNSUPPORTED";
 const FILE: &str = "OUTBOX_CONFIG_FILE";
 
 fn file(text: impl Into<Vec<u8>>) -> Start {
@@ -86,7 +85,7 @@ fn a_kubernetes_service_called_outbox_relay_does_no_harm() {
 }
 
 #[test]
-fn what_this_version_cannot_do_is_refused() {
+fn every_choice_of_the_contract_is_known() {
     for (name, value) in [
         ("OUTBOX_RELAY_CLAIM", "auto"),
         ("OUTBOX_RELAY_CLAIM", "lease"),
@@ -103,7 +102,6 @@ fn what_this_version_cannot_do_is_refused() {
         Start::default().env(name, value).config();
     }
     file("relay.tenants = []").config();
-    file("[[database]]\nurl = \"x\"").error(UNSUPPORTED);
 }
 
 #[test]

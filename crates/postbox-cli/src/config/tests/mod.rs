@@ -1,5 +1,6 @@
 //! Tests of the configuration as a whole; each brings its own directory, environment and command line.
 
+mod databases;
 mod errors;
 mod output;
 mod precedence;

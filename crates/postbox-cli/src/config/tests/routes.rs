@@ -19,7 +19,7 @@ fn without_routes_the_sink_takes_everything() {
     assert!(Start::default().config().routes.is_empty());
     let config = Start::default().env("OUTBOX_SINK", "stdout:").config();
     assert_eq!(routes(&config), [("**", "stdout", "stdout:")]);
-    assert_eq!(config.routes[0].origin, Origin::Env("OUTBOX_SINK"));
+    assert_eq!(config.routes[0].origin, Origin::Env("OUTBOX_SINK".into()));
 }
 
 #[test]
