@@ -306,7 +306,7 @@ mod tests {
         let named = || {
             let problems = postboxes.problems();
             problems.len() == 1
-                && problems[0].contains("of shop_outbox in away cannot work: ")
+                && problems[0].contains(" in away cannot work: ")
                 && problems[0].contains("on purpose")
         };
         until("the other to be told of", named).await;

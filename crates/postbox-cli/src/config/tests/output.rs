@@ -21,7 +21,8 @@ fn help_has_every_setting_with_its_variable_and_default() {
 #[test]
 fn a_command_may_take_some_flags_only() {
     let some = args_for(&["database_url", "cleaner"]);
-    assert_eq!(some.len(), 1 + 1 + 7);
+    // With --config and --database.
+    assert_eq!(some.len(), 2 + 1 + 7);
     let command = clap::Command::new("clean").args(some);
     let matches = command.try_get_matches_from(["clean", "--database-url", "postgres://db/app"]).unwrap();
     let flags = Flags::from_matches(&matches);
