@@ -113,7 +113,9 @@ impl Place {
     fn write(&mut self, name: &'static str, events: usize) {
         let ids: Vec<Uuid> = (0..events).map(|_| Uuid::now_v7()).collect();
         insert(name, &ids, &self.postgres, &self.mariadb, self.dir.path());
-        ids.iter().for_each(|id| self.oracle.committed(*id));
+        for id in &ids {
+            self.oracle.committed(*id);
+        }
         *self.written.entry(name).or_default() += events;
     }
 
@@ -190,7 +192,9 @@ fn one_database_is_away_for_a_while_and_the_others_do_not_notice() {
     for name in NAMES {
         place.write(name, 50);
     }
-    NAMES.iter().for_each(|name| place.all_arrived(name));
+    for name in NAMES {
+        place.all_arrived(name);
+    }
 
     place.proxy.cut();
     let red = eventually_blocking("red", LONG, || Some(problems(&address)).filter(|red| !red.is_empty()));
@@ -223,7 +227,7 @@ fn one_database_is_away_for_a_while_and_the_others_do_not_notice() {
     let done = place.run(&["status"]);
     assert_eq!(done.code, 1, "{done:#?}");
     assert!(
-        done.stdout.contains("billing  shop_outbox") && done.stdout.contains("local  shop_outbox"),
+        done.stdout.contains("billing  shop_outbox") && done.stdout.contains("local    shop_outbox"),
         "{done:#?}"
     );
     // What is in front of a server that is stopped may close connections, or refuse them.
@@ -261,12 +265,12 @@ fn one_database_is_away_for_a_while_and_the_others_do_not_notice() {
     assert!(relay.wait(LONG).success(), "{}", relay.stderr());
     let log = relay.stderr();
     assert!(log.contains("database{name=\"orders\"}"), "{log}");
-    assert_eq!(ready_place(&log, "relaying shop_outbox in billing → file:out.jsonl"), 1, "{log}");
+    assert_eq!(lines_with(&log, "relaying shop_outbox in billing → file:out.jsonl"), 1, "{log}");
     // What was in flight when the way was cut may have come twice.
     place.judge(30);
 }
 
-fn ready_place(log: &str, text: &str) -> usize {
+fn lines_with(log: &str, text: &str) -> usize {
     log.lines().filter(|line| line.contains(text)).count()
 }
 
@@ -320,7 +324,9 @@ fn kills_lose_nothing_in_any_of_them() {
                 while !stop.load(Ordering::SeqCst) {
                     let ids: Vec<Uuid> = (0..10).map(|_| Uuid::now_v7()).collect();
                     insert(name, &ids, postgres, mariadb, dir);
-                    ids.iter().for_each(|id| oracle.committed(*id));
+                    for id in &ids {
+                        oracle.committed(*id);
+                    }
                     std::thread::sleep(Duration::from_millis(10));
                 }
             });

@@ -110,10 +110,8 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
 fn sites(call: &Call<'_>) -> Result<Vec<Arc<Site>>, Failure> {
     let name = format!("{}:{}", assemble::host(), std::process::id());
     // Shared between tables and databases: a file is open once, a broker has one connection.
-    let sinks: Arc<[(String, AnySink)]> = match call.config.relay.enabled {
-        true => assemble::sinks(&call.config)?.into(),
-        false => Arc::new([]),
-    };
+    let sinks: Arc<[(String, AnySink)]> =
+        if call.config.relay.enabled { assemble::sinks(&call.config)?.into() } else { Arc::new([]) };
     let mut sites = Vec::new();
     for config in &call.databases {
         let database = Database::of(config)?;

@@ -73,8 +73,14 @@ fn looked(call: &Call<'_>) -> Result<Exit, Failure> {
         if call.json {
             say_json(&json!({ "tables": seen.iter().map(Status::to_json).collect::<Vec<_>>() }))?;
         } else if !seen.is_empty() {
-            let width = seen.iter().map(|status| status.label().len()).max().unwrap_or_default();
-            let lines = seen.iter().map(|status| format!("{:<width$}  {}", status.label(), status.line()));
+            let longest = |length: fn(&Status) -> usize| seen.iter().map(length).max().unwrap_or_default();
+            let names = longest(|status| status.database.as_ref().map_or(0, String::len));
+            let tables = longest(|status| status.table.to_string().len());
+            let lines = seen.iter().map(|status| {
+                let label = status.label(names);
+                let width = if names == 0 { tables } else { names + 2 + tables };
+                format!("{label:<width$}  {}", status.line())
+            });
             say(&lines.collect::<Vec<_>>().join("\n"))?;
         }
         if problems.is_empty() { Ok(Exit::Done) } else { Err(Failure::Problems(problems)) }
@@ -142,9 +148,9 @@ fn check(call: &Call<'_>, seen: &[Status], problems: Vec<Problem>) -> Result<Exi
     } else if !seen.is_empty() {
         let lines = judged().map(|(status, beyond)| {
             if beyond.is_empty() {
-                format!("{} {}  {}", paint("✓", Tint::Good), status.label(), status.line())
+                format!("{} {}  {}", paint("✓", Tint::Good), status.label(0), status.line())
             } else {
-                format!("{} {}  {}", paint("✗", Tint::Bad), status.label(), beyond.join("; "))
+                format!("{} {}  {}", paint("✗", Tint::Bad), status.label(0), beyond.join("; "))
             }
         });
         say(&lines.collect::<Vec<_>>().join("\n"))?;
@@ -156,10 +162,10 @@ fn check(call: &Call<'_>, seen: &[Status], problems: Vec<Problem>) -> Result<Exi
 }
 
 impl Status {
-    /// The table, and the database before it where there are several.
-    fn label(&self) -> String {
+    /// The table, and the database before it where there are several, so wide.
+    fn label(&self, names: usize) -> String {
         match &self.database {
-            Some(database) => format!("{database}  {}", self.table),
+            Some(database) => format!("{database:<names$}  {}", self.table),
             None => self.table.to_string(),
         }
     }

@@ -88,8 +88,17 @@ pub(super) struct Engine<S: Store> {
     pub(super) after_death: Option<AfterDeath<S>>,
     /// What the store has to be able to do.
     pub(super) needs: Requirements,
-    /// Whether what is refused at the start is waited for.
-    pub(super) patient: bool,
+    /// What it does about a refusal at its start.
+    pub(super) refused: Refused,
+}
+
+/// What a relay does whose table is missing, or that lacks a grant, when it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It ends.
+    Ends,
+    /// It waits until that is mended.
+    Waits,
 }
 
 /// A claim's answer, with when it was asked (leases count from before the question) and what for.
@@ -183,7 +192,7 @@ impl<S: Store> Engine<S> {
             stopping: false,
             after_death: None,
             needs: Requirements::default(),
-            patient: false,
+            refused: Refused::Ends,
         }
     }
 
@@ -225,7 +234,7 @@ impl<S: Store> Engine<S> {
                     self.health.note_opened();
                     return Ok(());
                 }
-                Err(error) if error.kind() == StoreErrorKind::Refused && !self.patient => {
+                Err(error) if error.kind() == StoreErrorKind::Refused && self.refused == Refused::Ends => {
                     return Err(error.into());
                 }
                 Err(error) => {

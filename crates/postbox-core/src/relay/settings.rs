@@ -8,7 +8,7 @@ use super::backoff::Backoff;
 use super::dead_letter::AfterDeath;
 use super::error::RelayError;
 use super::lane::Lane;
-use super::run::Engine;
+use super::run::{Engine, Refused};
 use crate::dispatcher::{BoxDispatcher, Dispatcher};
 use crate::hot::HotPath;
 use crate::interceptor::{EventInterceptor, Interceptors};
@@ -126,7 +126,7 @@ pub struct RelayBuilder<S> {
     prefix: String,
     topic_labels: usize,
     database: Option<String>,
-    patient: bool,
+    refused: Refused,
     hot: Option<HotPath>,
     dead_letters: Option<(String, BoxDispatcher)>,
     /// A destination was given before any route.
@@ -165,7 +165,7 @@ impl RelayBuilder<()> {
             prefix,
             topic_labels,
             database,
-            patient,
+            refused,
             hot,
             dead_letters,
             stray_destination,
@@ -179,7 +179,7 @@ impl RelayBuilder<()> {
             prefix,
             topic_labels,
             database,
-            patient,
+            refused,
             hot,
             dead_letters,
             stray_destination,
@@ -209,7 +209,7 @@ impl<S> RelayBuilder<S> {
             prefix: "outbox".into(),
             topic_labels: DEFAULT_TOPIC_LABELS,
             database: None,
-            patient: false,
+            refused: Refused::Ends,
             hot: None,
             dead_letters: None,
             stray_destination: false,
@@ -356,7 +356,7 @@ impl<S> RelayBuilder<S> {
     /// Waits at the start also for what it would refuse: a table that is missing, a grant, a file. Its health says what it is,
     /// and it starts as soon as that is mended. For a process that has other things to do than this.
     pub fn patient(mut self) -> Self {
-        self.patient = true;
+        self.refused = Refused::Waits;
         self
     }
 }
@@ -411,7 +411,7 @@ impl<S: Store> RelayBuilder<S> {
         let (store, dead) = (self.store.clone(), self.dead_letters);
         let mut engine = Engine::new(self.store, Arc::clone(&settings), routes, lanes, telemetry, hot);
         let after_death = AfterDeath::new(store, &settings, &engine.telemetry, &engine.health, dead);
-        engine.patient = self.patient;
+        engine.refused = self.refused;
         engine.needs = after_death.needs(fan_out);
         engine.after_death = Some(after_death);
         Ok(Relay { engine, closed: false })

@@ -13,6 +13,7 @@ use crate::relay::lease::Stage;
 use crate::relay::run::Asked;
 use crate::store::{
     Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
+    StoreErrorKind,
 };
 use crate::testing::{FailingDispatcher, delivery};
 
@@ -201,4 +202,49 @@ async fn routes_to_several_sinks_are_checked() {
         let error = builder.build().unwrap().run_once().await.unwrap_err();
         assert_eq!(error.code(), crate::Code::ConfigUnsupported, "{error}");
     }
+}
+
+/// A table that is refused until it is there.
+#[derive(Debug, Clone)]
+struct Late(Arc<AtomicBool>);
+
+impl Store for Late {
+    fn table(&self) -> &'static str {
+        "late_outbox"
+    }
+    async fn open(&self) -> Result<(), StoreError> {
+        let missing = || StoreError::new(Code::TableMissing, StoreErrorKind::Refused, "missing on purpose");
+        if self.0.load(Ordering::SeqCst) { Ok(()) } else { Err(missing()) }
+    }
+    async fn claim(&self, _: ClaimRequest) -> Result<Claim, StoreError> {
+        Ok(Claim { standing: Standing::Active, ..Claim::default() })
+    }
+    async fn settle(&self, _: &[Settlement], _: usize) -> Result<Settled, StoreError> {
+        Ok(Settled::default())
+    }
+    async fn extend(&self, _: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+        Ok(Vec::new())
+    }
+    async fn wait(&self, at_most: Duration) {
+        tokio::time::sleep(at_most).await;
+    }
+    async fn close(&self) {}
+}
+
+/// With one database, whoever started it shall hear of it; with several, the others must not end for it.
+#[tokio::test(start_paused = true)]
+async fn a_table_that_is_missing_ends_a_relay_or_is_waited_for() {
+    let there = Arc::new(AtomicBool::new(false));
+    let builder = || Relay::builder(Late(Arc::clone(&there))).dispatcher(FailingDispatcher::times(0));
+    let error = builder().build().unwrap().run().await.unwrap_err();
+    assert_eq!(error.code(), Code::TableMissing);
+
+    let relay = builder().database("orders").patient().build().unwrap().spawn();
+    let health = relay.health();
+    let told = "the relay of late_outbox in orders cannot work: OUTBOX_TABLE_MISSING: missing on purpose";
+    crate::until::until("the refusal", || health.problem().as_deref() == Some(told)).await;
+    there.store(true, Ordering::SeqCst);
+    health.opened().await;
+    assert_eq!(health.problem(), None);
+    relay.shutdown().await.unwrap();
 }
