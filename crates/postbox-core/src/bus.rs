@@ -21,7 +21,8 @@ pub type HandlerResult = Result<(), HandlerError>;
 pub struct HandlerError(DispatchError);
 
 impl HandlerError {
-    pub(crate) fn into_inner(self) -> DispatchError {
+    /// What is to be done about it, for whoever calls handlers of its own.
+    pub fn into_dispatch_error(self) -> DispatchError {
         self.0
     }
 }
@@ -228,7 +229,7 @@ where
         match event {
             Ok(event) => {
                 let run = handler(delivery.meta.clone(), event);
-                Box::pin(async move { run.await.map_err(HandlerError::into_inner) })
+                Box::pin(async move { run.await.map_err(HandlerError::into_dispatch_error) })
             }
             Err(error) => {
                 let error = DispatchError::reject(error).with_code(Code::PayloadUndecodable);
@@ -245,7 +246,7 @@ where
 {
     Arc::new(move |delivery| {
         let run = handler(delivery.clone());
-        Box::pin(async move { run.await.map_err(HandlerError::into_inner) })
+        Box::pin(async move { run.await.map_err(HandlerError::into_dispatch_error) })
     })
 }
 

@@ -153,7 +153,7 @@ impl Interceptors {
                 DispatchError::retry(format!("an interceptor panicked: {panic}")).with_code(Code::Panicked)
             };
             let result =
-                run.unwrap_or_else(|panic| Err(panicked(panic).into())).map_err(HandlerError::into_inner);
+                run.unwrap_or_else(|panic| Err(panicked(panic).into())).map_err(HandlerError::into_dispatch_error);
             if result.is_err() {
                 self.leave(std::mem::take(passed), delivery, &result).await;
                 return result;
@@ -169,7 +169,7 @@ impl Interceptors {
             let run = catch(AssertUnwindSafe(async { interceptor.leave(delivery, outcome).await })).await;
             let problem = match run {
                 Ok(Ok(())) => continue,
-                Ok(Err(error)) => error.into_inner().to_string(),
+                Ok(Err(error)) => error.into_dispatch_error().to_string(),
                 Err(panic) => format!("it panicked: {panic}"),
             };
             let problem =

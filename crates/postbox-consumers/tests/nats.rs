@@ -1,0 +1,240 @@
+//! Messages of JetStream, from a real server.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+mod common;
+
+use std::time::Duration;
+
+use async_nats::jetstream::{self, consumer::pull, stream};
+use common::{Bench, Dead, Letter, consumer_suite};
+use postbox_consumers::NatsSource;
+use postbox_core::Delivery;
+use postbox_sinks::{NatsSink, Options};
+use postbox_testkit::NatsServer;
+use postbox_testkit::sink_suite::{deliver, fresh};
+
+/// A stream of its own at a server that is shared.
+struct Nats {
+    url: String,
+    name: String,
+    jetstream: jetstream::Context,
+}
+
+impl Nats {
+    async fn new() -> Result<Self, String> {
+        let server = NatsServer::try_shared()?;
+        let name = fresh("consumer").replace('.', "-");
+        let jetstream = jetstream::new(async_nats::connect(server.url()).await.unwrap());
+        for (name, subject) in [(name.clone(), format!("{name}.*")), (format!("{name}-dead"), format!("dead.{name}"))] {
+            let config = stream::Config { name, subjects: vec![subject], ..Default::default() };
+            jetstream.create_stream(config).await.unwrap();
+        }
+        Ok(Self { url: server.url().to_owned(), name, jetstream })
+    }
+
+    async fn pull(&self) -> jetstream::consumer::PullConsumer {
+        let config = pull::Config {
+            durable_name: Some("stock".to_owned()),
+            ack_wait: Duration::from_secs(2),
+            ..Default::default()
+        };
+        let stream = self.jetstream.get_stream(&self.name).await.unwrap();
+        stream.get_or_create_consumer("stock", config).await.unwrap()
+    }
+}
+
+impl Bench for Nats {
+    type Source = NatsSource;
+
+    async fn send(&self, events: &[Delivery], round: usize, options: &[(&str, &str)]) {
+        let options = options.iter().fold(Options::new(), |all, (name, value)| all.set(*name, *value));
+        // A stream knows an event again by its subject.
+        let options = options.set("destination", format!("{}.{round}", self.name));
+        deliver(&NatsSink::new(&self.url, options).unwrap(), events, common::PATIENCE).await;
+    }
+
+    async fn source(&self, dead: Dead) -> NatsSource {
+        let subject = match dead {
+            Dead::Here => format!("dead.{}", self.name),
+            Dead::Nowhere => format!("nowhere.{}", self.name),
+        };
+        let client = async_nats::connect(&self.url).await.unwrap();
+        NatsSource::new(jetstream::new(client), self.pull().await).dead_letters(subject)
+    }
+
+    async fn dead(&self) -> Vec<Letter> {
+        let mut stream = self.jetstream.get_stream(format!("{}-dead", self.name)).await.unwrap();
+        let mut letters = Vec::new();
+        for number in 1..=stream.info().await.unwrap().state.messages {
+            let message = stream.get_raw_message(number).await.unwrap();
+            let headers = message.headers.iter().map(|(name, values)| (name.to_string(), values[0].to_string()));
+            letters.push(Letter { headers: headers.collect(), payload: message.payload.to_vec() });
+        }
+        letters
+    }
+
+    async fn left(&self) -> u64 {
+        let mut consumer = self.pull().await;
+        let info = consumer.info().await.unwrap();
+        info.num_pending + u64::try_from(info.num_ack_pending).unwrap()
+    }
+}
+
+consumer_suite!(Nats::new());
+
+/// On PostgreSQL, where two transactions can be open at once: who gets the message again waits for who works on it.
+mod on_postgres {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use postbox_consumers::{Consumer, Handler, Message};
+    use postbox_core::{Backoff, ConsumerName, HandlerResult, Inbox, OutboxTransaction};
+    use postbox_stores::postgres::{SqlxPostgres, migrate};
+    use postbox_testkit::{TestDb, eventually};
+    use sqlx::PgPool;
+
+    use super::common::{Bench as _, Dead, Fault, PATIENCE, Probed, order};
+    use super::{Delivery, Nats};
+
+    /// Takes longer than JetStream waits, at its first run.
+    #[derive(Debug, Clone, Default)]
+    struct Slow(Arc<AtomicUsize>);
+
+    impl Handler<SqlxPostgres> for Slow {
+        async fn handle(&self, tx: &mut OutboxTransaction<SqlxPostgres>, message: &Message) -> HandlerResult {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            sqlx::query("INSERT INTO effects VALUES ($1)").bind(message.id().as_str()).execute(&mut ***tx).await?;
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            Ok(())
+        }
+    }
+
+    /// Ignores that a statement has failed, at its first run: PostgreSQL then answers COMMIT with a rollback.
+    #[derive(Debug, Clone, Default)]
+    struct Careless(Arc<AtomicUsize>);
+
+    impl Handler<SqlxPostgres> for Careless {
+        async fn handle(&self, tx: &mut OutboxTransaction<SqlxPostgres>, message: &Message) -> HandlerResult {
+            sqlx::query("INSERT INTO effects VALUES ($1)").bind(message.id().as_str()).execute(&mut ***tx).await?;
+            if self.0.fetch_add(1, Ordering::SeqCst) == 0 {
+                sqlx::query("SELECT 1/0").execute(&mut ***tx).await.ok();
+            }
+            Ok(())
+        }
+    }
+
+    async fn database(db: &TestDb) -> (PgPool, Inbox) {
+        let pool = PgPool::connect(&db.url()).await.unwrap();
+        let table: postbox_core::TableName = "stock_outbox".parse().unwrap();
+        let extras = migrate::Extras { inbox: true, ..Default::default() };
+        migrate::up_with(&mut *pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();
+        sqlx::query("CREATE TABLE effects (message_id text NOT NULL)").execute(&pool).await.unwrap();
+        (pool, Inbox::new(table))
+    }
+
+    async fn count(pool: &PgPool) -> i64 {
+        sqlx::query_scalar("SELECT count(*) FROM effects").fetch_one(pool).await.unwrap()
+    }
+
+    fn consumer(pool: &PgPool, inbox: Inbox, handler: impl Handler<SqlxPostgres>) -> Consumer<SqlxPostgres> {
+        let consumer = Consumer::new(pool, inbox, ConsumerName::from_static("stock"), handler);
+        consumer.backoff(Backoff::fixed(Duration::from_millis(20))).at_once(2)
+    }
+
+    async fn send_one(nats: &Nats) -> Delivery {
+        let order = order(0, "");
+        nats.send(std::slice::from_ref(&order), 0, &[]).await;
+        order
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_message_that_is_delivered_again_while_it_is_worked_on_has_its_effect_once() {
+        let db = postbox_testkit::postgres_or_skip!().database();
+        let nats = postbox_testkit::broker_or_skip!(Nats::new().await);
+        let (pool, inbox) = database(&db).await;
+        send_one(&nats).await;
+        let slow = Slow::default();
+        // `ack_wait` is half of what the handler takes, and the server does not hear from us.
+        let (source, probe) = Probed::around(nats.source(Dead::Here).await, Fault::NeverRenews);
+        let running = consumer(&pool, inbox, slow.clone()).spawn(source);
+        eventually("both deliveries", PATIENCE, async || probe.acknowledged() >= 2).await;
+        let report = running.shutdown().await.unwrap();
+        assert_eq!(report.first, 1);
+        assert!(report.before >= 1, "{report:?}");
+        assert_eq!((slow.0.load(Ordering::SeqCst), count(&pool).await), (1, 1), "the handler ran once");
+        assert_eq!(nats.left().await, 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_message_that_is_worked_on_for_long_is_not_delivered_again() {
+        let db = postbox_testkit::postgres_or_skip!().database();
+        let nats = postbox_testkit::broker_or_skip!(Nats::new().await);
+        let (pool, inbox) = database(&db).await;
+        send_one(&nats).await;
+        let running = consumer(&pool, inbox, Slow::default()).spawn(nats.source(Dead::Here).await);
+        eventually("the effect", PATIENCE, async || count(&pool).await == 1).await;
+        let report = running.shutdown().await.unwrap();
+        assert_eq!((report.first, report.before), (1, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn an_error_that_the_handler_ignores_is_not_acknowledged_as_an_effect() {
+        let db = postbox_testkit::postgres_or_skip!().database();
+        let nats = postbox_testkit::broker_or_skip!(Nats::new().await);
+        let (pool, inbox) = database(&db).await;
+        send_one(&nats).await;
+        let careless = Careless::default();
+        let (source, probe) = Probed::around(nats.source(Dead::Here).await, Fault::None);
+        let running = consumer(&pool, inbox, careless.clone()).spawn(source);
+        eventually("an acknowledgement", PATIENCE, async || probe.acknowledged() == 1).await;
+        running.shutdown().await.unwrap();
+        assert_eq!((careless.0.load(Ordering::SeqCst), count(&pool).await), (2, 1), "it was done again");
+    }
+}
+
+/// The database goes away for longer than all tries would take: nobody is to blame, and nothing is a dead letter.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_database_a_consumer_waits_and_charges_nothing() {
+    let nats = postbox_testkit::broker_or_skip!(Nats::new().await);
+    let (shop, effects) = (common::Shop::open().await, common::Effects::default());
+    let order = common::order(0, "");
+    // Another writer has the only lock there is.
+    let mut writer = shop.pool.acquire().await.unwrap();
+    sqlx::query("ALTER TABLE stock_inbox RENAME TO gone").execute(&mut *writer).await.unwrap();
+    nats.send(std::slice::from_ref(&order), 0, &[]).await;
+    let (source, probe) = common::Probed::around(nats.source(Dead::Here).await, common::Fault::None);
+    let running = common::consumer(&shop, &effects).spawn(source);
+    // Three tries at 20 ms are all that a message has.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!((probe.acknowledged(), probe.burials_failed(), effects.runs(&order)), (0, 0, 0));
+    sqlx::query("ALTER TABLE gone RENAME TO stock_inbox").execute(&mut *writer).await.unwrap();
+    drop(writer);
+    postbox_testkit::eventually("the effect", common::PATIENCE, async || shop.effects().await.len() == 1).await;
+    assert_eq!(running.shutdown().await.unwrap().dead, 0);
+    shop.assert_once(std::slice::from_ref(&order)).await;
+}
+
+/// What cannot be known again is refused, unless its place will do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_without_an_id_is_a_dead_letter_or_known_by_its_place() {
+    use postbox_consumers::Identify;
+    let nats = postbox_testkit::broker_or_skip!(Nats::new().await);
+    let (shop, effects) = (common::Shop::open().await, common::Effects::default());
+    let publish = async || {
+        let sent = nats.jetstream.publish(format!("{}.0", nats.name), r#"{"n":1}"#.into()).await.unwrap();
+        sent.await.unwrap();
+    };
+    publish().await;
+    let running = common::consumer(&shop, &effects).spawn(nats.source(Dead::Here).await);
+    postbox_testkit::eventually("a dead letter", common::PATIENCE, async || nats.dead().await.len() == 1).await;
+    running.shutdown().await.unwrap();
+    let reason = &nats.dead().await[0].headers["postbox-dead-reason"];
+    assert!(reason.contains("OUTBOX_MESSAGE_ID_INVALID"), "{reason}");
+    publish().await;
+    let consumer = common::consumer(&shop, &effects).identify(Identify::standard().or_position());
+    let running = consumer.spawn(nats.source(Dead::Here).await);
+    postbox_testkit::eventually("an effect", common::PATIENCE, async || shop.effects().await.len() == 1).await;
+    running.shutdown().await.unwrap();
+    assert_eq!(shop.effects().await, [format!("{}/2", nats.name)]);
+}
