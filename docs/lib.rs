@@ -2,8 +2,9 @@
 //! shell is run by the test `book` of `postbox-cli`.
 
 macro_rules! pages {
-    ($($name:ident: $file:literal,)*) => {$(
+    ($($name:ident: $file:literal $(with $feature:literal)?,)*) => {$(
         #[cfg(doctest)]
+        $(#[cfg(feature = $feature)])?
         #[doc = include_str!($file)]
         mod $name {}
     )*};
@@ -13,6 +14,7 @@ pages! {
     drivers: "book/drivers.md",
     databases: "book/databases.md",
     embedding: "book/embedding.md",
+    exactly_once: "book/exactly-once.md" with "consumers",
     hot_path: "book/hot-path.md",
     idempotency: "book/idempotency.md",
     in_process: "book/in-process.md",

@@ -6,7 +6,8 @@ use postbox_testkit::server::Broker;
 use postbox_testkit::{KafkaServer, PulsarServer, RabbitServer};
 
 /// The packages whose tests need brokers.
-const PACKAGES: [&str; 3] = ["postbox-cli", "postbox-sinks", "postbox-testkit"];
+const PACKAGES: [&str; 5] =
+    ["exactly-once", "postbox-cli", "postbox-consumers", "postbox-sinks", "postbox-testkit"];
 
 /// Whether a run of these packages needs brokers; of all packages, when none is chosen.
 pub(crate) fn needed(chosen: &[&str]) -> bool {

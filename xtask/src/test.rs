@@ -41,6 +41,19 @@ const ALLOWED_SKIPS: &[&str] = &[
 /// The package whose tests need the points of failure built in.
 const PROGRAM: &str = "postbox-cli";
 
+/// The packages that speak to brokers, each with the feature by which it does.
+const WITH_BROKERS: [(&str, &str); 4] = [
+    ("postbox-sinks", "full"),
+    ("postbox-consumers", "full"),
+    ("exactly-once", "nats"),
+    // The page of the book that shows consumers; the others come along.
+    ("postbox-book", "consumers"),
+];
+
+fn features_with_brokers() -> String {
+    WITH_BROKERS.map(|(package, feature)| format!("{package}/{feature}")).join(",")
+}
+
 /// Runs the tests; `extra` goes to `cargo test`.
 pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
     let with_brokers = brokers::needed(&chosen(extra));
@@ -71,12 +84,15 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
         ),
         _ => Ok(()),
     });
-    // Likewise: the sinks to brokers are features that the program does not have by default.
+    // Likewise: brokers are features that the program does not have by default. All who have them in one build.
     let tests = tests.and_then(|()| match extra {
         [] => step(
-            "cargo test of all sinks",
+            "cargo test of sinks, consumers, and what is made of them",
             cargo()
-                .args(["test", "--package", "postbox-sinks", "--features", "full"])
+                .arg("test")
+                .args(WITH_BROKERS.iter().flat_map(|(package, _)| ["--package", package]))
+                .args(["--features", &features_with_brokers()])
+                .env(postgres::URL_ENV, server.url("postgres"))
                 .envs(brokers.iter().flat_map(Brokers::variables))
                 .env(SKIPS_ENV, &skips),
         ),

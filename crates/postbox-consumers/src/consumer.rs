@@ -17,7 +17,7 @@ type Beginning<D> =
 
 /// A handler of messages whose effects happen once: each runs in a transaction that also records the message in an inbox.
 ///
-/// It knows no broker. [`run`](Self::run) gives it the messages of a [`Source`](crate::Source), a [`Webhook`](crate::Webhook) those of requests. Cheap to
+/// It knows no broker. [`run`](Self::run) gives it the messages of a [`Source`](crate::Source), a `Webhook` (feature `http`) those of requests. Cheap to
 /// clone.
 pub struct Consumer<D: InboxDriver> {
     pub(crate) name: ConsumerName,

@@ -125,7 +125,7 @@ mod on_postgres {
     }
 
     async fn database(db: &TestDb) -> (PgPool, Inbox) {
-        let pool = PgPool::connect(&db.url()).await.unwrap();
+        let pool = PgPool::connect(&db.url).await.unwrap();
         let table: postbox_core::TableName = "stock_outbox".parse().unwrap();
         let extras = migrate::Extras { inbox: true, ..Default::default() };
         migrate::up_with(&mut *pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();

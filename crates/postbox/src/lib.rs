@@ -54,7 +54,8 @@
 //! - Several events in one place: an enum of them, with the same derive. One handler and no other: [`EventBus::only`].
 //! - Your own code around it: a [`WriterHook`] where events are written and committed ([`Outbox::begin`]), an
 //!   [`EventInterceptor`] around every dispatch. Aggregates that collect their events: [`UnitOfWork`].
-//! - What arrives twice has its effect once: [`Inbox`].
+//! - What arrives twice has its effect once: [`Inbox`]; with the feature `consumers`, for messages of Kafka, NATS, RabbitMQ and
+//!   Redis and for webhooks, which are acknowledged after the commit.
 //! - Tests of your own: [`testing`] has an outbox in memory.
 //! - Commands that clients repeat: with the feature `web`, a layer for axum runs each `Idempotency-Key` once, in one transaction
 //!   with its events.
@@ -76,7 +77,8 @@
 //! `derive` (`#[derive(Event)]`), `postgres` (the PostgreSQL store), `mysql` (the MySQL and MariaDB store), `sqlite` (the
 //! SQLite store, SQLite built in), `sinks` (file, stdout, null), all on by default; `tokio-postgres`, `deadpool-postgres`,
 //! `diesel-postgres`, `diesel-mysql`, `diesel-sqlite` and `sea-orm` (enqueue and inbox in the transactions of these drivers); `web` (the
-//! `Idempotency-Key` layer for tower and axum); `otel` (events carry the trace context of the current span).
+//! `Idempotency-Key` layer for tower and axum); `consumers` (messages of brokers and webhooks through an inbox; together with `kafka`,
+//! `nats`, `rabbitmq`, `redis`, `http`); `otel` (events carry the trace context of the current span).
 
 // Writing events.
 pub use postbox_core::{
@@ -125,6 +127,12 @@ pub use postbox_sinks as sinks;
 #[cfg(feature = "web")]
 pub mod web {
     pub use postbox_web::*;
+}
+
+/// Messages of brokers and webhooks through an inbox. See [`Consumer`](consumers::Consumer).
+#[cfg(feature = "consumers")]
+pub mod consumers {
+    pub use postbox_consumers::*;
 }
 
 /// PostgreSQL: the store, operators' work on it, and migrations. See [`PgStore`](postgres::PgStore).
