@@ -76,7 +76,10 @@ impl Bench for Nats {
     async fn left(&self) -> u64 {
         let mut consumer = self.pull().await;
         let info = consumer.info().await.unwrap();
-        info.num_pending + u64::try_from(info.num_ack_pending).unwrap()
+        let mut stream = self.jetstream.get_stream(&self.name).await.unwrap();
+        // `num_pending` also counts what was given back, which `num_ack_pending` counts, too.
+        let never = stream.info().await.unwrap().state.last_sequence - info.delivered.stream_sequence;
+        never + u64::try_from(info.num_ack_pending).unwrap()
     }
 }
 

@@ -37,8 +37,7 @@ impl Redis {
         let client = Client::open(self.url.as_str()).unwrap();
         let mut connection = client.get_multiplexed_async_connection().await.unwrap();
         let mut command = cmd(words[0]);
-        words[1..].iter().for_each(|word| drop(command.arg(*word)));
-        command.query_async(&mut connection).await.unwrap()
+        command.arg(&words[1..]).query_async(&mut connection).await.unwrap()
     }
 }
 

@@ -13,7 +13,7 @@ use postbox_core::{Backoff, Delivery};
 use postbox_stores::sqlite::SqlxSqlite;
 use postbox_testkit::eventually;
 
-pub(crate) use probe::{Fault, Probe, Probed};
+pub(crate) use probe::{Fault, Probed};
 pub(crate) use shop::{Effects, Shop, order};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -188,6 +188,8 @@ pub(crate) async fn a_crash_between_commit_and_acknowledgement_repeats_no_effect
     assert_eq!(bench.left().await, 0);
 }
 
+#[allow(unused_macros, unused_imports, reason = "webhooks have no broker")]
+mod suite {
 /// Makes one test of each promise. The expression is evaluated for each test: a bench, or why there is none.
 macro_rules! consumer_suite {
     ($bench:expr) => {
@@ -210,3 +212,6 @@ macro_rules! consumer_suite {
     )*};
 }
 pub(crate) use consumer_suite;
+}
+#[allow(unused_imports, reason = "webhooks have no broker")]
+pub(crate) use suite::consumer_suite;
