@@ -178,7 +178,10 @@ mod tests {
         assert_eq!(id(&Identify::cloud_event(), &both).unwrap(), "/shop|7");
         assert_eq!(id(&Identify::header("ce_id"), &both).unwrap(), "7");
         assert_eq!(id(&Identify::position(), &both).unwrap(), "orders/0/42");
-        assert_eq!(id(&Identify::by(|message| MessageId::new(message.headers[1].1.as_str())), &both).unwrap(), "/shop");
+        assert_eq!(
+            id(&Identify::by(|message| MessageId::new(message.headers[1].1.as_str())), &both).unwrap(),
+            "/shop"
+        );
     }
 
     #[test]
@@ -188,6 +191,9 @@ mod tests {
             assert!(error.starts_with("OUTBOX_MESSAGE_ID_INVALID: the message has n"), "{error}");
             assert_eq!(id(&refused.or_position(), &[]).unwrap(), "orders/0/42");
         }
-        assert!(id(&Identify::standard().or_position(), &[("event_id", "")]).is_err(), "a broken id is no missing one");
+        assert!(
+            id(&Identify::standard().or_position(), &[("event_id", "")]).is_err(),
+            "a broken id is no missing one"
+        );
     }
 }

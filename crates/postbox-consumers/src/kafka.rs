@@ -112,8 +112,12 @@ impl<C: ConsumerContext + 'static> Source for KafkaSource<C> {
         match tokio::task::spawn_blocking(commit).await {
             // There was nothing new.
             Ok(Ok(()) | Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::NoOffset))) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "offsets were not committed: what is behind them comes again"),
-            Err(error) => tracing::warn!(%error, "offsets were not committed: what is behind them comes again"),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "offsets were not committed: what is behind them comes again")
+            }
+            Err(error) => {
+                tracing::warn!(%error, "offsets were not committed: what is behind them comes again")
+            }
         }
     }
 
@@ -148,14 +152,16 @@ pub struct KafkaIncoming<C: ConsumerContext + 'static = DefaultConsumerContext> 
 
 impl<C: ConsumerContext + 'static> std::fmt::Debug for KafkaIncoming<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (topic, partition, offset) = (self.message.topic(), self.message.partition(), self.message.offset());
+        let (topic, partition, offset) =
+            (self.message.topic(), self.message.partition(), self.message.offset());
         write!(f, "KafkaIncoming({topic}/{partition}/{offset})")
     }
 }
 
 impl<C: ConsumerContext + 'static> Incoming for KafkaIncoming<C> {
     fn envelope(&mut self) -> Envelope {
-        let (topic, partition, offset) = (self.message.topic(), self.message.partition(), self.message.offset());
+        let (topic, partition, offset) =
+            (self.message.topic(), self.message.partition(), self.message.offset());
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
         let headers = self.message.headers().into_iter().flat_map(|headers| headers.iter());
         let headers = headers.filter_map(|header| Some((header.key.to_owned(), text(header.value?)?)));
@@ -174,7 +180,8 @@ impl<C: ConsumerContext + 'static> Incoming for KafkaIncoming<C> {
     }
 
     async fn acknowledge(&mut self) -> Result<(), SourceError> {
-        let (topic, partition, offset) = (self.message.topic(), self.message.partition(), self.message.offset());
+        let (topic, partition, offset) =
+            (self.message.topic(), self.message.partition(), self.message.offset());
         match self.consumer.store_offset(topic, partition, offset) {
             Ok(()) => Ok(()),
             // The partition is another member's now, which gets the message again.

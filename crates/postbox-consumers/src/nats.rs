@@ -199,8 +199,7 @@ impl Incoming for NatsIncoming {
         let Some((context, subject)) = &self.dead else {
             return Err(SourceError::of("no subject for dead letters"));
         };
-        let refused =
-            |error: PublishError| SourceError::new(format!("the dead letters at {subject}"), error);
+        let refused = |error: PublishError| SourceError::new(format!("the dead letters at {subject}"), error);
         let mut headers = HeaderMap::new();
         for (name, values) in self.message.headers.iter().flat_map(HeaderMap::iter) {
             let order = name.to_string().to_ascii_lowercase().starts_with(ORDERS);

@@ -92,7 +92,8 @@ impl Source for RabbitSource {
     }
 
     async fn next(&mut self) -> Result<Option<RabbitIncoming>, SourceError> {
-        let ended = || SourceError::of(format!("RabbitMQ has ended the consumer of the queue {}", self.queue));
+        let ended =
+            || SourceError::of(format!("RabbitMQ has ended the consumer of the queue {}", self.queue));
         let Some(consumer) = &mut self.consumer else { return Err(ended()) };
         match consumer.next().await {
             Some(Ok(delivery)) => Ok(Some(RabbitIncoming::new(delivery, &self.queue, self.dead.clone()))),
@@ -167,7 +168,13 @@ impl Incoming for RabbitIncoming {
         let Some(dead) = &self.dead else {
             return Err(SourceError::of("no queue for dead letters"));
         };
-        let place = || format!("the dead letters at exchange {:?}, key {:?}", dead.exchange.as_str(), dead.routing_key.as_str());
+        let place = || {
+            format!(
+                "the dead letters at exchange {:?}, key {:?}",
+                dead.exchange.as_str(),
+                dead.routing_key.as_str()
+            )
+        };
         let mut table = self.delivery.properties.headers().clone().unwrap_or_default();
         for (name, value) in &letter.headers {
             table.insert((*name).into(), AMQPValue::LongString(value.as_bytes().into()));

@@ -147,7 +147,8 @@ impl RedisSource {
                 let mut claim = cmd("XAUTOCLAIM");
                 claim.arg(&place.stream).arg(&place.group).arg(&place.consumer).arg(idle).arg(cursor);
                 let mut other = link.other;
-                let reply: StreamAutoClaimReply = claim.arg("COUNT").arg(count).query_async(&mut other).await?;
+                let reply: StreamAutoClaimReply =
+                    claim.arg("COUNT").arg(count).query_async(&mut other).await?;
                 Ok(Found { entries: reply.claimed, which: Which::TakenOver(reply.next_stream_id) })
             });
         }
@@ -267,7 +268,10 @@ async fn give_back(mut redis: MultiplexedConnection, place: &Place, id: &str) ->
 
 impl fmt::Debug for RedisSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisSource").field("place", &self.place).field("dead", &self.dead).finish_non_exhaustive()
+        f.debug_struct("RedisSource")
+            .field("place", &self.place)
+            .field("dead", &self.dead)
+            .finish_non_exhaustive()
     }
 }
 

@@ -162,7 +162,9 @@ impl ConsumerHandle {
 fn flatten(
     ended: Result<Result<ConsumerReport, SourceError>, JoinError>,
 ) -> Result<ConsumerReport, SourceError> {
-    ended.unwrap_or_else(|error| Err(SourceError::new("the task of the consumer did not end by itself", error)))
+    ended.unwrap_or_else(|error| {
+        Err(SourceError::new("the task of the consumer did not end by itself", error))
+    })
 }
 
 /// Messages that wait for their turn.

@@ -117,7 +117,8 @@ async fn the_sender_is_told_what_to_do() {
     // Refused for good: it is dead where it came from.
     assert_eq!(receiver.send(&order(2, r#","reject":true"#)).await, Err(DispatchErrorKind::Reject));
     let mut large = order(3, "");
-    large.payload = postbox_core::Payload::Bytes { bytes: vec![b' '; 2000].into(), content_type: "text/plain".into() };
+    large.payload =
+        postbox_core::Payload::Bytes { bytes: vec![b' '; 2000].into(), content_type: "text/plain".into() };
     assert_eq!(receiver.send(&large).await, Err(DispatchErrorKind::Reject));
     // Not the event's fault: this sink has no right to send, or another one's secret.
     for options in [vec![], vec![("secret", OTHER)]] {
@@ -159,7 +160,8 @@ async fn hazard_52_only_what_is_signed_tells_messages_apart() {
     let send = async |change: &[(&str, &str)]| -> Response {
         let mut request = axum::http::Request::post("/hooks");
         for (name, value) in &headers {
-            let changed = change.iter().find(|(changed, _)| changed == name).map_or(value.as_str(), |(_, to)| *to);
+            let changed =
+                change.iter().find(|(changed, _)| changed == name).map_or(value.as_str(), |(_, to)| *to);
             request = request.header(name, changed);
         }
         hook.receive(request.body(Body::from(body.clone())).unwrap()).await

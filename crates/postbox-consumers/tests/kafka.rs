@@ -33,7 +33,8 @@ impl Kafka {
         let admin: AdminClient<DefaultClientContext> = this.client().create().unwrap();
         let dead = this.dead_topic();
         let topics = [(this.topic.as_str(), PARTITIONS), (dead.as_str(), 1)];
-        let topics = topics.map(|(name, partitions)| NewTopic::new(name, partitions, TopicReplication::Fixed(1)));
+        let topics =
+            topics.map(|(name, partitions)| NewTopic::new(name, partitions, TopicReplication::Fixed(1)));
         for made in admin.create_topics(&topics, &AdminOptions::new()).await.unwrap() {
             made.unwrap();
         }
@@ -53,7 +54,10 @@ impl Kafka {
     fn group(&self) -> ClientConfig {
         let mut config = self.client();
         config.set("group.id", format!("{}.stock", self.topic)).set("auto.offset.reset", "earliest");
-        config.set("session.timeout.ms", "6000").set("heartbeat.interval.ms", "200").set("topic.metadata.refresh.interval.ms", "500");
+        config
+            .set("session.timeout.ms", "6000")
+            .set("heartbeat.interval.ms", "200")
+            .set("topic.metadata.refresh.interval.ms", "500");
         config
     }
 }
@@ -94,7 +98,8 @@ impl Bench for Kafka {
                 let Some(Ok(message)) = reader.poll(Duration::from_millis(100)) else { continue };
                 let headers = message.headers().unwrap();
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-                let headers = headers.iter().map(|header| (header.key.to_owned(), text(header.value.unwrap())));
+                let headers =
+                    headers.iter().map(|header| (header.key.to_owned(), text(header.value.unwrap())));
                 let payload = message.payload().unwrap().to_vec();
                 letters.push(Letter { headers: headers.collect(), payload });
             }
@@ -134,9 +139,11 @@ async fn a_rebalance_repeats_no_effect() {
     let orders: Vec<Delivery> = (0..60).map(|n| common::order(n, r#","slow":60"#)).collect();
     kafka.send(&orders, 0, &[]).await;
     let first = common::consumer(&shop, &effects).spawn(kafka.source(Dead::Here).await);
-    postbox_testkit::eventually("some effects", common::PATIENCE, async || shop.effects().await.len() > 5).await;
+    postbox_testkit::eventually("some effects", common::PATIENCE, async || shop.effects().await.len() > 5)
+        .await;
     let second = common::consumer(&shop, &effects).spawn(kafka.source(Dead::Here).await);
-    postbox_testkit::eventually("all effects", common::PATIENCE, async || shop.effects().await.len() == 60).await;
+    postbox_testkit::eventually("all effects", common::PATIENCE, async || shop.effects().await.len() == 60)
+        .await;
     let (first, second) = (first.shutdown().await.unwrap(), second.shutdown().await.unwrap());
     assert_eq!(first.first + second.first, 60, "{first:?} {second:?}");
     assert!(second.first > 0, "it came too late to take anything over: {first:?} {second:?}");

@@ -25,7 +25,9 @@ impl Nats {
         let server = NatsServer::try_shared()?;
         let name = fresh("consumer").replace('.', "-");
         let jetstream = jetstream::new(async_nats::connect(server.url()).await.unwrap());
-        for (name, subject) in [(name.clone(), format!("{name}.*")), (format!("{name}-dead"), format!("dead.{name}"))] {
+        for (name, subject) in
+            [(name.clone(), format!("{name}.*")), (format!("{name}-dead"), format!("dead.{name}"))]
+        {
             let config = stream::Config { name, subjects: vec![subject], ..Default::default() };
             jetstream.create_stream(config).await.unwrap();
         }
@@ -67,7 +69,8 @@ impl Bench for Nats {
         let mut letters = Vec::new();
         for number in 1..=stream.info().await.unwrap().state.messages {
             let message = stream.get_raw_message(number).await.unwrap();
-            let headers = message.headers.iter().map(|(name, values)| (name.to_string(), values[0].to_string()));
+            let headers =
+                message.headers.iter().map(|(name, values)| (name.to_string(), values[0].to_string()));
             letters.push(Letter { headers: headers.collect(), payload: message.payload.to_vec() });
         }
         letters
@@ -107,7 +110,10 @@ mod on_postgres {
     impl Handler<SqlxPostgres> for Slow {
         async fn handle(&self, tx: &mut OutboxTransaction<SqlxPostgres>, message: &Message) -> HandlerResult {
             self.0.fetch_add(1, Ordering::SeqCst);
-            sqlx::query("INSERT INTO effects VALUES ($1)").bind(message.id().as_str()).execute(&mut ***tx).await?;
+            sqlx::query("INSERT INTO effects VALUES ($1)")
+                .bind(message.id().as_str())
+                .execute(&mut ***tx)
+                .await?;
             tokio::time::sleep(Duration::from_secs(4)).await;
             Ok(())
         }
@@ -119,7 +125,10 @@ mod on_postgres {
 
     impl Handler<SqlxPostgres> for Careless {
         async fn handle(&self, tx: &mut OutboxTransaction<SqlxPostgres>, message: &Message) -> HandlerResult {
-            sqlx::query("INSERT INTO effects VALUES ($1)").bind(message.id().as_str()).execute(&mut ***tx).await?;
+            sqlx::query("INSERT INTO effects VALUES ($1)")
+                .bind(message.id().as_str())
+                .execute(&mut ***tx)
+                .await?;
             if self.0.fetch_add(1, Ordering::SeqCst) == 0 {
                 sqlx::query("SELECT 1/0").execute(&mut ***tx).await.ok();
             }
@@ -213,7 +222,8 @@ async fn without_its_database_a_consumer_waits_and_charges_nothing() {
     assert_eq!((probe.acknowledged(), probe.burials_failed(), effects.runs(&order)), (0, 0, 0));
     sqlx::query("ALTER TABLE gone RENAME TO stock_inbox").execute(&mut *writer).await.unwrap();
     drop(writer);
-    postbox_testkit::eventually("the effect", common::PATIENCE, async || shop.effects().await.len() == 1).await;
+    postbox_testkit::eventually("the effect", common::PATIENCE, async || shop.effects().await.len() == 1)
+        .await;
     assert_eq!(running.shutdown().await.unwrap().dead, 0);
     shop.assert_once(std::slice::from_ref(&order)).await;
 }
@@ -230,14 +240,16 @@ async fn a_message_without_an_id_is_a_dead_letter_or_known_by_its_place() {
     };
     publish().await;
     let running = common::consumer(&shop, &effects).spawn(nats.source(Dead::Here).await);
-    postbox_testkit::eventually("a dead letter", common::PATIENCE, async || nats.dead().await.len() == 1).await;
+    postbox_testkit::eventually("a dead letter", common::PATIENCE, async || nats.dead().await.len() == 1)
+        .await;
     running.shutdown().await.unwrap();
     let reason = &nats.dead().await[0].headers["postbox-dead-reason"];
     assert!(reason.contains("OUTBOX_MESSAGE_ID_INVALID"), "{reason}");
     publish().await;
     let consumer = common::consumer(&shop, &effects).identify(Identify::standard().or_position());
     let running = consumer.spawn(nats.source(Dead::Here).await);
-    postbox_testkit::eventually("an effect", common::PATIENCE, async || shop.effects().await.len() == 1).await;
+    postbox_testkit::eventually("an effect", common::PATIENCE, async || shop.effects().await.len() == 1)
+        .await;
     running.shutdown().await.unwrap();
     assert_eq!(shop.effects().await, [format!("{}/2", nats.name)]);
 }

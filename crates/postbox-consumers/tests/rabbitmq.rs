@@ -70,7 +70,9 @@ impl Bench for Rabbit {
         let channel = self.own.create_channel().await.unwrap();
         let (mut letters, mut taken) = (Vec::new(), Vec::new());
         let queue = format!("{}.dead", self.queue);
-        while let Some(message) = channel.basic_get(queue.as_str().into(), BasicGetOptions::default()).await.unwrap() {
+        while let Some(message) =
+            channel.basic_get(queue.as_str().into(), BasicGetOptions::default()).await.unwrap()
+        {
             let table = message.properties.headers().clone().unwrap_or_default();
             let headers = table.inner().iter().filter_map(|(name, value)| match value {
                 AMQPValue::LongString(text) => Some((name.to_string(), text.to_string())),
@@ -91,7 +93,8 @@ impl Bench for Rabbit {
         self.crash().await;
         let channel = self.own.create_channel().await.unwrap();
         let options = QueueDeclareOptions { passive: true, ..Default::default() };
-        let queue = channel.queue_declare(self.queue.as_str().into(), options, FieldTable::default()).await.unwrap();
+        let queue =
+            channel.queue_declare(self.queue.as_str().into(), options, FieldTable::default()).await.unwrap();
         u64::from(queue.message_count())
     }
 }
@@ -105,7 +108,8 @@ async fn a_connection_that_is_lost_ends_the_run() {
     let mut running = common::consumer(&shop, &effects).spawn(rabbit.source(Dead::Here).await);
     let order = common::order(0, "");
     rabbit.send(std::slice::from_ref(&order), 0, &[]).await;
-    postbox_testkit::eventually("an effect", common::PATIENCE, async || shop.effects().await.len() == 1).await;
+    postbox_testkit::eventually("an effect", common::PATIENCE, async || shop.effects().await.len() == 1)
+        .await;
     rabbit.crash().await;
     let error = running.ended().await.unwrap_err().to_string();
     assert!(error.contains(&rabbit.queue), "{error}");

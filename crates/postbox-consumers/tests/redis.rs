@@ -26,7 +26,8 @@ struct Redis {
 impl Redis {
     async fn new() -> Result<Self, String> {
         let server = RedisServer::try_shared()?;
-        let this = Self { url: server.url().to_owned(), stream: fresh("consumer"), sources: AtomicUsize::new(0) };
+        let this =
+            Self { url: server.url().to_owned(), stream: fresh("consumer"), sources: AtomicUsize::new(0) };
         let () = this.ask(&["XGROUP", "CREATE", &this.stream, "stock", "0", "MKSTREAM"]).await;
         // Where no entry can be added.
         let () = this.ask(&["SET", &format!("{}:nowhere", this.stream), "no stream"]).await;
@@ -90,13 +91,16 @@ async fn a_consumer_that_comes_back_under_its_name_goes_on_at_once() {
     let orders: Vec<Delivery> = (0..9).map(|n| common::order(n, "")).collect();
     redis.send(&orders, 0, &[]).await;
     // Delivered to it, and it died.
-    let count: &[&str] = &["XREADGROUP", "GROUP", "stock", "stock-9", "COUNT", "9", "STREAMS", &redis.stream, ">"];
+    let count: &[&str] =
+        &["XREADGROUP", "GROUP", "stock", "stock-9", "COUNT", "9", "STREAMS", &redis.stream, ">"];
     let _: redis::Value = redis.ask(count).await;
     let client = Client::open(redis.url.as_str()).unwrap();
     // It would take nothing over for an hour.
-    let source = RedisSource::new(client, redis.stream.as_str(), "stock", "stock-9").take_over_after(Duration::from_hours(1));
+    let source = RedisSource::new(client, redis.stream.as_str(), "stock", "stock-9")
+        .take_over_after(Duration::from_hours(1));
     let running = common::consumer(&shop, &effects).spawn(source);
-    postbox_testkit::eventually("all effects", common::PATIENCE, async || shop.effects().await.len() == 9).await;
+    postbox_testkit::eventually("all effects", common::PATIENCE, async || shop.effects().await.len() == 9)
+        .await;
     running.shutdown().await.unwrap();
     shop.assert_once(&orders).await;
     assert_eq!(redis.left().await, 0);

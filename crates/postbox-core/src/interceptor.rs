@@ -152,8 +152,9 @@ impl Interceptors {
             let panicked = |panic| {
                 DispatchError::retry(format!("an interceptor panicked: {panic}")).with_code(Code::Panicked)
             };
-            let result =
-                run.unwrap_or_else(|panic| Err(panicked(panic).into())).map_err(HandlerError::into_dispatch_error);
+            let result = run
+                .unwrap_or_else(|panic| Err(panicked(panic).into()))
+                .map_err(HandlerError::into_dispatch_error);
             if result.is_err() {
                 self.leave(std::mem::take(passed), delivery, &result).await;
                 return result;

@@ -7,11 +7,11 @@ use async_nats::jetstream;
 use sqlx::SqlitePool;
 use tokio::time::{Instant, sleep};
 
+use crate::Result;
 use crate::customers::Entries;
 use crate::director::Kills;
 use crate::settings::Settings;
 use crate::stock::{self, SHELF};
-use crate::Result;
 
 /// How long what is under way may take to arrive, after the last kill.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -57,11 +57,17 @@ impl Books {
         vec![
             ("accepted orders that the shop does not have", not_there.count()),
             ("orders that were placed twice", references.values().filter(|count| **count > 1).count()),
-            ("answers that contradict an earlier one", usize::try_from(entries.contradictions).unwrap_or(usize::MAX)),
+            (
+                "answers that contradict an earlier one",
+                usize::try_from(entries.contradictions).unwrap_or(usize::MAX),
+            ),
             ("orders without a movement of stock", without.count()),
             ("orders with more than one movement", moved.values().filter(|found| found.len() > 1).count()),
             ("movements of another number of pieces", wrong.count()),
-            ("movements without an order", moved.keys().filter(|order| !self.orders.contains_key(order)).count()),
+            (
+                "movements without an order",
+                moved.keys().filter(|order| !self.orders.contains_key(order)).count(),
+            ),
             ("pieces that left the shelf without a movement", usize::from(SHELF - self.shelf != taken)),
         ]
     }

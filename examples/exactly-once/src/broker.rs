@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::Result;
 
 /// Runs the server until standard input is closed, by whatever end of ours: nothing is left behind.
-const SCRIPT: &str = r#""$@" & pid=$!; read -r _; kill -9 $pid"#;
+const SCRIPT: &str = r#""$@" & pid=$!; read -r _; kill -9 $pid; wait $pid"#;
 
 #[derive(Debug)]
 pub(crate) struct Broker {
@@ -43,7 +43,9 @@ impl Broker {
     pub(crate) async fn start_again(&mut self) -> Result<()> {
         let port = self.port.to_string();
         let mut command = Command::new("sh");
-        command.args(["-c", SCRIPT, "sh", "nats-server", "-a", "127.0.0.1", "-p", &port, "-js", "-sd"]).arg(&self.dir);
+        command
+            .args(["-c", SCRIPT, "sh", "nats-server", "-a", "127.0.0.1", "-p", &port, "-js", "-sd"])
+            .arg(&self.dir);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn()?);
         let until = Instant::now() + Duration::from_secs(20);

@@ -49,7 +49,9 @@ impl Ledger {
             let new = NewOrder { reference: reference.clone(), pieces: fastrand::i64(1..=5) };
             let Ok(body) = serde_json::to_string(&new) else { return };
             let first = self.insist(port, &reference, &body).await;
-            self.write(|entries| drop(entries.accepted.insert(reference.clone(), (first, new.pieces))));
+            self.write(|entries| {
+                entries.accepted.insert(reference.clone(), (first, new.pieces));
+            });
             // Was that the right button? Once more, to be sure.
             for _ in 0..fastrand::u8(0..=2) {
                 let again = self.insist(port, &reference, &body).await;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postbox::{Backoff, Relay};
 use postbox::sinks::{NatsSink, Options};
 use postbox::sqlite::SqliteStore;
+use postbox::{Backoff, Relay};
 
 use crate::settings::Settings;
 use crate::{Result, shop};

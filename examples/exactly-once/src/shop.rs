@@ -46,7 +46,8 @@ pub(crate) async fn prepare(settings: &Settings) -> Result<()> {
     let pool = settings.shop().await?;
     let extras = migrate::Extras { idempotency: true, ..migrate::Extras::default() };
     migrate::up_with(&mut *pool.acquire().await?, &table()?, extras, |_| {}).await?;
-    let orders = "CREATE TABLE orders (id INTEGER PRIMARY KEY, reference TEXT NOT NULL, pieces INTEGER NOT NULL)";
+    let orders =
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, reference TEXT NOT NULL, pieces INTEGER NOT NULL)";
     sqlx::query(orders).execute(&pool).await?;
     Ok(())
 }

@@ -34,8 +34,12 @@ pub(crate) async fn prepare(settings: &Settings) -> Result<()> {
     sqlx::query("INSERT INTO stock VALUES ('tea', ?1)").bind(SHELF).execute(&pool).await?;
     let jetstream = jetstream::new(async_nats::connect(settings.nats()?).await?);
     let name = &settings.name;
-    for (name, subject) in [(name.clone(), format!("{name}.>")), (format!("{name}-dead"), format!("dead.{name}"))] {
-        jetstream.create_stream(stream::Config { name, subjects: vec![subject], ..Default::default() }).await?;
+    for (name, subject) in
+        [(name.clone(), format!("{name}.>")), (format!("{name}-dead"), format!("dead.{name}"))]
+    {
+        jetstream
+            .create_stream(stream::Config { name, subjects: vec![subject], ..Default::default() })
+            .await?;
     }
     consumer(settings, &jetstream).await.map(drop)
 }

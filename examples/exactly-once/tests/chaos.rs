@@ -13,8 +13,11 @@ const LONG: Duration = Duration::from_mins(2);
 fn the_books_balance_whatever_is_killed() {
     // The example starts one of its own; this only says whether the machine has one.
     drop(broker_or_skip!(NatsServer::try_start()));
-    let mut program =
-        Program::spawn(env!("CARGO_BIN_EXE_exactly-once"), &["--chaos", "--for", "8s", "--customers", "4"], &[]);
+    let mut program = Program::spawn(
+        env!("CARGO_BIN_EXE_exactly-once"),
+        &["--chaos", "--for", "8s", "--customers", "4"],
+        &[],
+    );
     let status = program.wait(LONG);
     let said = program.stdout();
     assert!(status.success(), "{said}\n{}", program.stderr());

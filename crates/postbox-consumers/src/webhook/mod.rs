@@ -137,7 +137,9 @@ impl<D: InboxDriver> Webhook<D> {
         tracing::warn!(%consumer, source, %message_id, %error, "a webhook failed");
         // Without the error: it is not the sender's.
         match error.kind() {
-            DispatchErrorKind::Reject => refuse(StatusCode::UNPROCESSABLE_ENTITY, "the message is refused for good"),
+            DispatchErrorKind::Reject => {
+                refuse(StatusCode::UNPROCESSABLE_ENTITY, "the message is refused for good")
+            }
             DispatchErrorKind::Unavailable => {
                 let wait = self.consumer.backoff.after(1).as_secs().max(1);
                 again(StatusCode::SERVICE_UNAVAILABLE, Some(wait))

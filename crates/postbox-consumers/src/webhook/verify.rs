@@ -14,7 +14,9 @@ const LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
 
 /// A secret that a webhook cannot be checked with. It shows nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a secret of webhooks is whsec_ and from 24 to 64 bytes in base64: make one with `echo whsec_$(openssl rand -base64 32)`")]
+#[error(
+    "a secret of webhooks is whsec_ and from 24 to 64 bytes in base64: make one with `echo whsec_$(openssl rand -base64 32)`"
+)]
 pub struct WebhookError(());
 
 /// Keys, of which a signature has to know one. They never show themselves.
@@ -53,7 +55,11 @@ impl Keys {
         let signatures = signatures.filter_map(|encoded| STANDARD.decode(encoded).ok());
         // Compared in constant time.
         let known = |tag: Vec<u8>| self.0.iter().any(|key| hmac::verify(key, &message, &tag).is_ok());
-        if signatures.into_iter().any(known) { Ok(()) } else { Err("no webhook-signature is of a key that is known here") }
+        if signatures.into_iter().any(known) {
+            Ok(())
+        } else {
+            Err("no webhook-signature is of a key that is known here")
+        }
     }
 }
 

@@ -39,7 +39,12 @@ pub(crate) trait Bench: Send + Sync {
     type Source: Source<Incoming: 'static> + 'static;
 
     /// Sends events by the sink of Postbox. What is sent again in another round is another message of the same event.
-    fn send(&self, events: &[Delivery], round: usize, options: &[(&str, &str)]) -> impl Future<Output = ()> + Send;
+    fn send(
+        &self,
+        events: &[Delivery],
+        round: usize,
+        options: &[(&str, &str)],
+    ) -> impl Future<Output = ()> + Send;
 
     /// Another source of the same group of consumers, with a connection of its own.
     fn source(&self, dead: Dead) -> impl Future<Output = Self::Source> + Send;
@@ -118,13 +123,18 @@ pub(crate) async fn a_poison_message_goes_to_the_dead_letters(bench: &impl Bench
     shop.assert_once(&orders[2..]).await;
     assert_eq!(orders.each_ref().map(|order| effects.runs(order)), [3, 1, 1]);
     let letters = bench.dead().await;
-    for (order, attempts, reason) in [(&orders[0], "3", "broken on purpose"), (&orders[1], "1", "refused on purpose")] {
+    for (order, attempts, reason) in
+        [(&orders[0], "3", "broken on purpose"), (&orders[1], "1", "refused on purpose")]
+    {
         let id = order.meta.event_id.to_string();
         let letter = letters.iter().find(|letter| letter.headers.get("event_id") == Some(&id)).unwrap();
         assert_eq!(letter.headers["postbox-dead-attempts"], attempts);
         assert!(letter.headers["postbox-dead-reason"].contains(reason), "{letter:?}");
         assert_eq!(letter.headers["postbox-dead-consumer"], "stock");
-        assert!(!letter.headers["postbox-dead-source"].is_empty() && letter.headers.contains_key("postbox-dead-at"));
+        assert!(
+            !letter.headers["postbox-dead-source"].is_empty()
+                && letter.headers.contains_key("postbox-dead-at")
+        );
         assert!(letter.payload.starts_with(b"{\"n\":"), "{letter:?}");
     }
     assert_eq!(bench.left().await, 0, "all are acknowledged");
@@ -190,8 +200,8 @@ pub(crate) async fn a_crash_between_commit_and_acknowledgement_repeats_no_effect
 
 #[allow(unused_macros, unused_imports, reason = "webhooks have no broker")]
 mod suite {
-/// Makes one test of each promise. The expression is evaluated for each test: a bench, or why there is none.
-macro_rules! consumer_suite {
+    /// Makes one test of each promise. The expression is evaluated for each test: a bench, or why there is none.
+    macro_rules! consumer_suite {
     ($bench:expr) => {
         consumer_suite! { @each $bench =>
             messages_have_their_effect_once,
@@ -211,7 +221,7 @@ macro_rules! consumer_suite {
         }
     )*};
 }
-pub(crate) use consumer_suite;
+    pub(crate) use consumer_suite;
 }
 #[allow(unused_imports, reason = "webhooks have no broker")]
 pub(crate) use suite::consumer_suite;
