@@ -113,10 +113,10 @@ impl<C: ConsumerContext + 'static> Source for KafkaSource<C> {
             // There was nothing new.
             Ok(Ok(()) | Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::NoOffset))) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, "offsets were not committed: what is behind them comes again")
+                tracing::warn!(%error, "offsets were not committed: what is behind them comes again");
             }
             Err(error) => {
-                tracing::warn!(%error, "offsets were not committed: what is behind them comes again")
+                tracing::warn!(%error, "offsets were not committed: what is behind them comes again");
             }
         }
     }
@@ -183,9 +183,8 @@ impl<C: ConsumerContext + 'static> Incoming for KafkaIncoming<C> {
         let (topic, partition, offset) =
             (self.message.topic(), self.message.partition(), self.message.offset());
         match self.consumer.store_offset(topic, partition, offset) {
-            Ok(()) => Ok(()),
-            // The partition is another member's now, which gets the message again.
-            Err(KafkaError::StoreOffset(RDKafkaErrorCode::State)) => Ok(()),
+            // The partition may be another member's now, which gets the message again.
+            Ok(()) | Err(KafkaError::StoreOffset(RDKafkaErrorCode::State)) => Ok(()),
             Err(error) => Err(SourceError::new(format!("the offset of {topic}/{partition}/{offset}"), error)),
         }
     }

@@ -61,12 +61,11 @@ impl NatsSource {
     }
 
     async fn messages(&mut self) -> Result<&mut Stream, SourceError> {
-        let opened = match self.messages.take() {
-            Some(open) => open,
-            None => {
-                let pull = self.consumer.stream().max_messages_per_batch(self.at_once);
-                pull.messages().await.map_err(|error| SourceError::new("no messages of JetStream", error))?
-            }
+        let opened = if let Some(open) = self.messages.take() {
+            open
+        } else {
+            let pull = self.consumer.stream().max_messages_per_batch(self.at_once);
+            pull.messages().await.map_err(|error| SourceError::new("no messages of JetStream", error))?
         };
         Ok(self.messages.insert(opened))
     }
@@ -204,7 +203,9 @@ impl Incoming for NatsIncoming {
         for (name, values) in self.message.headers.iter().flat_map(HeaderMap::iter) {
             let order = name.to_string().to_ascii_lowercase().starts_with(ORDERS);
             if !order && !letter.replaces(name.as_ref()) {
-                values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
+                for value in values {
+                    headers.append(name.clone(), value.clone());
+                }
             }
         }
         for (name, value) in &letter.headers {

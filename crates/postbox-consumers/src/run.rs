@@ -185,13 +185,14 @@ impl<I: Incoming> Desk<I> {
         self.waiting += 1;
         match incoming.lane() {
             None => self.ready.push_back((None, incoming)),
-            Some(lane) => match self.lanes.get_mut(&lane) {
-                Some(queue) => queue.push_back(incoming),
-                None => {
+            Some(lane) => {
+                if let Some(queue) = self.lanes.get_mut(&lane) {
+                    queue.push_back(incoming);
+                } else {
                     self.lanes.insert(lane.clone(), VecDeque::new());
                     self.ready.push_back((Some(lane), incoming));
                 }
-            },
+            }
         }
     }
 

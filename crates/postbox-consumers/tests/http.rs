@@ -4,8 +4,8 @@
 mod common;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Body;
@@ -133,12 +133,15 @@ async fn the_sender_is_told_what_to_do() {
     assert_eq!(receiver.effects.runs(&waiting), 0);
 }
 
+/// Headers and body of a request.
+type Heard = (Vec<(String, String)>, Vec<u8>);
+
 /// Who overheard a request can repeat it, but not have it taken for another message.
 #[tokio::test(flavor = "multi_thread")]
 async fn hazard_52_only_what_is_signed_tells_messages_apart() {
     let (shop, effects) = (Shop::open().await, Effects::default());
     let hook = Webhook::signed(consumer(&shop, &effects), &[SECRET]).unwrap();
-    let heard: Arc<std::sync::Mutex<Vec<(Vec<(String, String)>, Vec<u8>)>>> = Arc::default();
+    let heard: Arc<Mutex<Vec<Heard>>> = Arc::default();
     let order = order(0, "");
     let receiver = Receiver::start(&[SECRET]).await;
     // The request as the sink makes it.

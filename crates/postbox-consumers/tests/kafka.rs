@@ -113,7 +113,9 @@ impl Bench for Kafka {
         let ask = move || {
             let reader: BaseConsumer = config.create().unwrap();
             let mut places = TopicPartitionList::new();
-            (0..PARTITIONS).for_each(|partition| drop(places.add_partition(&topic, partition)));
+            for partition in 0..PARTITIONS {
+                places.add_partition(&topic, partition);
+            }
             let committed = reader.committed_offsets(places, WAIT).unwrap();
             let left = committed.elements().into_iter().map(|place| {
                 let (low, high) = reader.fetch_watermarks(&topic, place.partition(), WAIT).unwrap();

@@ -140,7 +140,7 @@ mod on_postgres {
         let pool = PgPool::connect(&db.url).await.unwrap();
         let table: postbox_core::TableName = "stock_outbox".parse().unwrap();
         let extras = migrate::Extras { inbox: true, ..Default::default() };
-        migrate::up_with(&mut *pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();
+        migrate::up_with(&mut pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();
         sqlx::query("CREATE TABLE effects (message_id text NOT NULL)").execute(&pool).await.unwrap();
         (pool, Inbox::new(table))
     }

@@ -84,8 +84,8 @@ impl Settings {
     /// What a part is started with.
     pub(crate) fn args(&self, part: Part) -> Vec<String> {
         let nats = self.nats.clone().unwrap_or_default();
-        let port = self.port.to_string();
-        let all = [("--part", part.name()), ("--nats", &nats), ("--port", &port), ("--name", &self.name)];
+        let listens = self.port.to_string();
+        let all = [("--part", part.name()), ("--nats", &nats), ("--port", &listens), ("--name", &self.name)];
         let all = all.into_iter().flat_map(|(name, value)| [name.to_owned(), value.to_owned()]);
         all.chain(["--dir".to_owned(), self.dir.display().to_string()]).collect()
     }

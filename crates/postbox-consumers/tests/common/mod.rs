@@ -16,7 +16,7 @@ use postbox_testkit::eventually;
 pub(crate) use probe::{Fault, Probed};
 pub(crate) use shop::{Effects, Shop, order};
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Where a source of a bench puts its dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -60,7 +60,7 @@ impl Shop {
         let pool = SqlitePool::connect_with(options).await.unwrap();
         let table: postbox_core::TableName = "stock_outbox".parse().unwrap();
         let extras = migrate::Extras { inbox: true, ..Default::default() };
-        migrate::up_with(&mut *pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();
+        migrate::up_with(&mut pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();
         sqlx::query("CREATE TABLE effects (message_id TEXT NOT NULL)").execute(&pool).await.unwrap();
         Self { pool, inbox: Inbox::new(table), _folder: folder }
     }
