@@ -2,7 +2,7 @@
 
 use diesel::mysql::Mysql;
 use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
-use diesel::result::{Error, UnexpectedEndOfRow};
+use diesel::result::Error;
 use diesel::sql_types::{BigInt, Binary, Datetime, Nullable, Text};
 use diesel::{QueryResult, QueryableByName};
 use diesel_async::{AsyncMysqlConnection, RunQueryDsl};
@@ -59,11 +59,11 @@ impl Session<MySql> for AsyncMysqlConnection {
         let query = bound(statement);
         match columns {
             Columns::Event => {
-                let rows: Vec<Event> = or_nothing(query.load(self).await)?;
+                let rows: Vec<Event> = query.load(self).await?;
                 rows.into_iter().map(|row| row.with(Uuid::nil())).collect()
             }
             Columns::EventAndRow => {
-                let rows: Vec<EventAndRow> = or_nothing(query.load(self).await)?;
+                let rows: Vec<EventAndRow> = query.load(self).await?;
                 rows.into_iter().map(|row| row.event.with(uuid(&row.id)?)).collect()
             }
         }
@@ -75,16 +75,8 @@ impl Session<MySql> for AsyncMysqlConnection {
     }
 
     async fn texts(&mut self, statement: Statement<'_, MySql>) -> QueryResult<Vec<String>> {
-        let rows: Vec<Message> = or_nothing(bound(statement).load(self).await)?;
+        let rows: Vec<Message> = bound(statement).load(self).await?;
         Ok(rows.into_iter().map(|row| String::from_utf8_lossy(&row.message_id).into_owned()).collect())
-    }
-}
-
-/// A statement without an answer has been run, and this driver takes that for an error.
-fn or_nothing<T>(rows: QueryResult<Vec<T>>) -> QueryResult<Vec<T>> {
-    match rows {
-        Err(Error::DeserializationError(error)) if error.is::<UnexpectedEndOfRow>() => Ok(Vec::new()),
-        rows => rows,
     }
 }
 
