@@ -1,6 +1,6 @@
 //! What is promised of enqueue (P1, P3).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postbox_core::store::ClaimMode;
 use postbox_core::{AggregateKey, Enqueued, Payload, Record, Store as _, TenantId};
@@ -111,14 +111,17 @@ pub async fn bytes_and_every_field_arrive<S: Subject>(subject: &S) {
 
 /// `available_at`, by the database's clock.
 pub async fn a_delayed_event_waits<S: Subject>(subject: &S) {
-    let delayed = event(TOPIC, 1).delay(Duration::from_hours(1)).build().unwrap();
-    let soon = event(TOPIC, 2).delay(Duration::from_millis(300)).build().unwrap();
-    let ids = enqueue(subject, vec![delayed, soon]).await;
+    let (delayed, delay) =
+        (event(TOPIC, 1).delay(Duration::from_hours(1)).build().unwrap(), Duration::from_millis(300));
+    enqueue(subject, vec![delayed]).await;
     let store = subject.store(false);
     assert!(store.claim(request(ClaimMode::Waiting, 10)).await.unwrap().rows.is_empty());
+    let began = Instant::now();
+    let soon = enqueue(subject, vec![event(TOPIC, 2).delay(delay).build().unwrap()]).await;
     let sink = Scripted::ok();
     let relay = Relay::builder(store).dispatcher(sink.clone()).settings(quick()).build().unwrap().spawn();
-    super::published(subject, ids[1]).await;
+    super::published(subject, soon[0]).await;
+    assert!(began.elapsed() >= delay, "not before its time");
     relay.shutdown().await.unwrap();
-    assert_eq!(sink.arrived(), [ids[1]]);
+    assert_eq!(sink.arrived(), soon);
 }
