@@ -5,7 +5,6 @@ use std::future::Future;
 use std::pin::pin;
 
 use futures_util::StreamExt as _;
-use futures_util::future::join;
 use futures_util::stream::FuturesUnordered;
 use postbox_core::inbox::InboxDriver;
 use postbox_core::redact::chain;
@@ -84,13 +83,22 @@ impl<D: InboxDriver> Consumer<D> {
                 },
             }
         };
-        tell.send_replace(true);
-        let finish = async {
-            while let Some((_, ending)) = working.next().await {
-                report.count(ending);
+        // Nothing is given back before the broker knows that we take no more: it would be delivered to us again, and be nobody's then. What is
+        // worked on goes on meanwhile.
+        {
+            let mut halt = pin!(source.halt());
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut halt => break,
+                    Some((_, ending)) = working.next(), if !working.is_empty() => report.count(ending),
+                }
             }
-        };
-        join(finish, source.halt()).await;
+        }
+        tell.send_replace(true);
+        while let Some((_, ending)) = working.next().await {
+            report.count(ending);
+        }
         for mut incoming in desk.rest() {
             report.given_back += 1;
             if let Err(error) = incoming.give_back().await {

@@ -25,21 +25,22 @@ impl Nats {
         let server = NatsServer::try_shared()?;
         let name = fresh("consumer").replace('.', "-");
         let jetstream = jetstream::new(async_nats::connect(server.url()).await.unwrap());
-        for (name, subject) in
-            [(name.clone(), format!("{name}.*")), (format!("{name}-dead"), format!("dead.{name}"))]
-        {
-            let config = stream::Config { name, subjects: vec![subject], ..Default::default() };
+        for (name, subject, retention) in [
+            (name.clone(), format!("{name}.*"), stream::RetentionPolicy::WorkQueue),
+            (format!("{name}-dead"), format!("dead.{name}"), stream::RetentionPolicy::Limits),
+        ] {
+            let config = stream::Config { name, subjects: vec![subject], retention, ..Default::default() };
             jetstream.create_stream(config).await.unwrap();
         }
         Ok(Self { url: server.url().to_owned(), name, jetstream })
     }
 
     async fn pull(&self) -> jetstream::consumer::PullConsumer {
-        let config = pull::Config {
-            durable_name: Some("stock".to_owned()),
-            ack_wait: Duration::from_secs(2),
-            ..Default::default()
-        };
+        self.pull_within(Duration::from_secs(2)).await
+    }
+
+    async fn pull_within(&self, ack_wait: Duration) -> jetstream::consumer::PullConsumer {
+        let config = pull::Config { durable_name: Some("stock".to_owned()), ack_wait, ..Default::default() };
         let stream = self.jetstream.get_stream(&self.name).await.unwrap();
         stream.get_or_create_consumer("stock", config).await.unwrap()
     }
@@ -77,12 +78,9 @@ impl Bench for Nats {
     }
 
     async fn left(&self) -> u64 {
-        let mut consumer = self.pull().await;
-        let info = consumer.info().await.unwrap();
+        // Of a work queue: what is acknowledged is gone. The counts of its consumer have a message that was given back twice.
         let mut stream = self.jetstream.get_stream(&self.name).await.unwrap();
-        // `num_pending` also counts what was given back, which `num_ack_pending` counts, too.
-        let never = stream.info().await.unwrap().state.last_sequence - info.delivered.stream_sequence;
-        never + u64::try_from(info.num_ack_pending).unwrap()
+        stream.info().await.unwrap().state.messages
     }
 }
 
@@ -252,4 +250,24 @@ async fn a_message_without_an_id_is_a_dead_letter_or_known_by_its_place() {
         .await;
     running.shutdown().await.unwrap();
     assert_eq!(shop.effects().await, [format!("{}/2", nats.name)]);
+}
+
+/// Given back too early, a message would be delivered to the consumer that stops, and then be nobody's for all of `ack_wait`.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_back_comes_to_the_next_at_once() {
+    let nats = postbox_testkit::broker_or_skip!(Nats::new().await);
+    let (shop, effects) = (common::Shop::open().await, common::Effects::default());
+    let pull = nats.pull_within(Duration::from_mins(10)).await;
+    let order = common::order(0, r#","fail":1"#);
+    nats.send(std::slice::from_ref(&order), 0, &[]).await;
+    let patient =
+        common::consumer(&shop, &effects).backoff(postbox_core::Backoff::fixed(Duration::from_hours(1)));
+    let running = patient.spawn(NatsSource::new(nats.jetstream.clone(), pull.clone()));
+    postbox_testkit::eventually("a try", common::PATIENCE, async || effects.runs(&order) == 1).await;
+    assert_eq!(running.shutdown().await.unwrap().given_back, 1);
+    let running = common::consumer(&shop, &effects).spawn(NatsSource::new(nats.jetstream.clone(), pull));
+    postbox_testkit::eventually("the effect", common::PATIENCE, async || shop.effects().await.len() == 1)
+        .await;
+    running.shutdown().await.unwrap();
+    assert_eq!(nats.left().await, 0);
 }

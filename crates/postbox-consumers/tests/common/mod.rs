@@ -193,7 +193,9 @@ pub(crate) async fn a_crash_between_commit_and_acknowledgement_repeats_no_effect
     let running = consumer(&shop, &effects).spawn(source);
     eventually("all are acknowledged", PATIENCE, async || probe.acknowledged() == 6).await;
     let report = running.shutdown().await.unwrap();
-    assert_eq!((report.first, report.before), (6 - committed, committed));
+    // A commit that was under way may have come through after we looked; no effect happened twice all the same.
+    assert_eq!(report.first + report.before, 6);
+    assert!(report.before >= committed, "{report:?}, of which {committed} had been committed");
     shop.assert_once(&orders).await;
     assert_eq!(bench.left().await, 0);
 }
