@@ -68,7 +68,8 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
     let tests = step(
         "cargo test",
         cargo()
-            .arg("test")
+            // One that fails must not hide what else fails.
+            .args(["test", "--no-fail-fast"])
             .args(selection(extra))
             .args(extra)
             .env(postgres::URL_ENV, server.url("postgres"))

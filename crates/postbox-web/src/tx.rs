@@ -183,6 +183,8 @@ impl<D: IdempotencyDriver> DerefMut for IdempotentTx<D> {
     }
 }
 
+// What the compiler suggests is the same with and without this crate.
+#[diagnostic::do_not_recommend]
 impl<D: IdempotencyDriver> OutboxTx<D> for &mut IdempotentTx<D> {
     type Error = D::Error;
 
