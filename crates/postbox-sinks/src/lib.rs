@@ -16,7 +16,11 @@ use postbox_core::{Delivery, Dispatcher};
 use postbox_core::{DispatchError, Receipts};
 
 pub mod address;
-#[cfg(any(feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg_attr(
+    not(any(feature = "nats", feature = "redis")),
+    allow(dead_code, reason = "RabbitMQ has its own way to share")
+)]
 mod connection;
 pub mod destination;
 pub mod encode;
