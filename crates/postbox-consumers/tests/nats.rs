@@ -207,13 +207,12 @@ mod on_postgres {
     }
 }
 
-/// The database goes away for longer than all tries would take: nobody is to blame, and nothing is a dead letter.
+/// The inbox is away for longer than all tries would take: nobody is to blame, and nothing is a dead letter.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_its_database_a_consumer_waits_and_charges_nothing() {
     let nats = postbox_testkit::broker_or_skip!(Nats::new().await);
     let (shop, effects) = (common::Shop::open().await, common::Effects::default());
     let order = common::order(0, "");
-    // Another writer has the only lock there is.
     let mut writer = shop.pool.acquire().await.unwrap();
     sqlx::query("ALTER TABLE stock_inbox RENAME TO gone").execute(&mut *writer).await.unwrap();
     nats.send(std::slice::from_ref(&order), 0, &[]).await;
