@@ -129,8 +129,14 @@ impl Source for NatsSource {
 
     async fn halt(&mut self) {
         let Some(mut messages) = self.messages.take() else { return };
-        // What the server has sent already would wait for `ack_wait`.
+        // What the server has sent already would wait for `ack_wait`. It goes back after the subscription has ended: while that is open, the
+        // server would deliver it here once more.
+        let mut sent = Vec::new();
         while let Some(Some(Ok(message))) = messages.next().now_or_never() {
+            sent.push(message);
+        }
+        drop(messages);
+        for message in sent {
             if let Err(error) = message.ack_with(AckKind::Nak(None)).await {
                 tracing::warn!(%error, "a message could not be given back");
             }
