@@ -195,7 +195,8 @@ async fn a_database_that_crashes_loses_nothing_that_was_committed() {
     let outbox = postbox_core::Outbox::new(name.clone());
     let pool = sqlx::postgres::PgPoolOptions::new().connect_lazy_with(options.clone());
     let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(2)));
-    let settings = Settings { lock_ttl: Duration::from_secs(2), ..quick() };
+    let settings =
+        Settings { lock_ttl: Duration::from_secs(2), dispatch_timeout: Duration::from_secs(1), ..quick() };
     let relay =
         Relay::builder(PgStore::builder(options, name).build()).dispatcher(sink.clone()).settings(settings);
     let relay = relay.build().unwrap().spawn();
@@ -224,7 +225,11 @@ async fn hazard_1_a_relay_that_is_gone_is_replaced_after_its_lease() {
     let table = Table::new(Shape::Migrated).await;
     let ids = enqueue(&table, events(40)).await;
     let stuck = Scripted::new(|_| Act::Hang);
-    let settings = Settings { lock_ttl: Duration::from_millis(1500), ..quick() };
+    let settings = Settings {
+        lock_ttl: Duration::from_secs(4),
+        dispatch_timeout: Duration::from_millis(2600),
+        ..quick()
+    };
     let first = Relay::builder(table.store(true))
         .dispatcher(stuck.clone())
         .settings(settings.clone())

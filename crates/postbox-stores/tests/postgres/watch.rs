@@ -69,12 +69,16 @@ async fn a_relay_goes_on_after_an_outage_that_ate_its_leases() {
     proxy.cut();
     tokio::time::sleep(Duration::from_secs(4)).await;
     proxy.pass();
-    tokio::time::sleep(Duration::from_secs(14)).await;
-    let waiting = table.db.psql("SELECT count(*) FROM org_outbox WHERE published_at IS NULL");
-    let renewals = store.1.load(Ordering::SeqCst);
+    all_published(&table).await;
     relay.kill();
-    // 40 events of 200 ms are 8 s of work.
-    assert_eq!(waiting, "0", "of 40 events wait 14 s after an outage of 4 s; {renewals} renewals were tried");
+}
+
+/// The relays of these tests stood still for ever: any end will do.
+async fn all_published(table: &Table) {
+    eventually("every event to be published", Duration::from_mins(1), async || {
+        table.db.psql("SELECT count(*) FROM org_outbox WHERE published_at IS NULL") == "0"
+    })
+    .await;
 }
 
 /// The same without an outage: a renewal that is late once (here its statement waits for a lock) wedges the relay.
@@ -98,11 +102,8 @@ async fn a_renewal_that_came_late_is_made_up_for() {
     lock.execute(&mut *tx).await.unwrap();
     tokio::time::sleep(Duration::from_secs(4)).await;
     tx.rollback().await.unwrap();
-    tokio::time::sleep(Duration::from_secs(14)).await;
-    let waiting = table.db.psql("SELECT count(*) FROM org_outbox WHERE published_at IS NULL");
-    let renewals = store.1.load(Ordering::SeqCst);
+    all_published(&table).await;
     relay.kill();
-    assert_eq!(waiting, "0", "of 40 events wait 14 s after a lock of 4 s; {renewals} renewals were tried");
 }
 
 /// Events wait, none is delivered, and the relay says that all is well.
@@ -114,10 +115,8 @@ async fn a_relay_that_delivers_nothing_says_so() {
     let settings =
         Settings { backoff: Backoff::fixed(Duration::from_millis(500)), max_attempts: 1000, ..quick() };
     let relay = run(table.store(true), sink.clone(), settings);
-    tokio::time::sleep(Duration::from_secs(18)).await;
-    let problem = relay.health().problem();
+    eventually("it to be said", Duration::from_mins(1), async || relay.health().problem().is_some()).await;
     relay.shutdown().await.unwrap();
-    assert!(problem.is_some(), "green after 18 s of failures alone ({} tries)", sink.seen().len());
 }
 
 /// A sink that was down with no event waiting for it keeps the relay red, although nothing waits.
@@ -147,8 +146,13 @@ async fn stress_of_everything_at_once() {
         3 if d.meta.attempts < 2 => Act::Panic,
         _ => Act::Ok,
     });
-    let settings =
-        || Settings { max_attempts: 4, batch_size: 50, lock_ttl: Duration::from_secs(2), ..quick() };
+    let settings = || Settings {
+        max_attempts: 4,
+        batch_size: 50,
+        lock_ttl: Duration::from_secs(2),
+        dispatch_timeout: Duration::from_secs(1),
+        ..quick()
+    };
     let relays: Vec<_> = (0..4).map(|_| run(table.store(false), sink.clone(), settings())).collect();
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();

@@ -198,16 +198,13 @@ pub async fn a_late_commit_goes_the_way_over_the_table<S: Subject>(subject: &S) 
         return skipped(NONE);
     }
     let (path, sink) = (HotPath::new(), Scripted::ok());
-    let settings = Settings {
-        lock_ttl: Duration::from_millis(600),
-        dispatch_timeout: Duration::from_millis(200),
-        ..quick()
-    };
+    let settings =
+        Settings { lock_ttl: Duration::from_secs(6), dispatch_timeout: Duration::from_secs(2), ..quick() };
     let (outbox, relay) = hot(subject, &path, &sink, settings).await;
     let mut tx = subject.open(&outbox).await;
     let id = outbox.enqueue(&mut tx, event(TOPIC, 1)).await.unwrap().event_id;
     // The point is that this much time passes.
-    tokio::time::sleep(Duration::from_millis(350)).await;
+    tokio::time::sleep(Duration::from_millis(3100)).await;
     tx.commit().await.unwrap();
     published(subject, id).await;
     assert_eq!((sink.arrived(), state(subject, id).await.attempts), (vec![id], 1));
@@ -340,7 +337,12 @@ pub async fn hot_events_wait_for_a_suspect_and_no_longer<S: Subject>(subject: &S
     };
     let (path, sink) = (HotPath::new(), Scripted::new(slow));
     // So long that neither a look at the table nor a renewal helps.
-    let settings = Settings { poll_interval: PATIENCE * 2, lock_ttl: PATIENCE * 6, ..quick() };
+    let settings = Settings {
+        poll_interval: PATIENCE * 2,
+        lock_ttl: PATIENCE * 6,
+        dispatch_timeout: PATIENCE,
+        ..quick()
+    };
     let (outbox, relay) = hot(subject, &path, &sink, settings).await;
     eventually("the suspect to run", PATIENCE, async || sink.tries(suspect) == 1).await;
     let id = commit(subject, &outbox, 1).await[0];

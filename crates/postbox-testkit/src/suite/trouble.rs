@@ -178,12 +178,13 @@ pub async fn a_pause_stops_delivery_and_outlives_relays<S: Subject>(subject: &S)
 /// Waiting inside the batch must not eat the lease (hazard 2).
 pub async fn leases_are_renewed_while_handlers_run<S: Subject>(subject: &S) {
     let ids = enqueue(subject, events(8)).await;
-    // One at a time, each for most of the timeout: the last waits several leases long.
-    let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(250)));
+    // One at a time: the last waits several leases long. Leases are renewed twice before they end, so a machine that
+    // stands still for two seconds proves nothing against us.
+    let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(900)));
     let settings = Settings {
         concurrency: 1,
-        lock_ttl: Duration::from_millis(600),
-        dispatch_timeout: Duration::from_millis(400),
+        lock_ttl: Duration::from_secs(4),
+        dispatch_timeout: Duration::from_millis(2600),
         ..quick()
     };
     let a = Relay::builder(subject.store(false))
