@@ -35,7 +35,7 @@ use keys::{Ending, Key};
 use ledger::MOST_ORDERS;
 use shop::Customers;
 use show::Show;
-use trouble::{OUTAGE, Stage, Trouble, script};
+use trouble::{Stage, Trouble, script};
 
 /// What the demo was asked for.
 #[derive(Debug, Clone, Copy)]
@@ -202,7 +202,7 @@ impl Demo {
                     for trouble in script(second, now).filter(|_| self.scripted) {
                         match trouble {
                             Trouble::Kill => self.stage.kill().await,
-                            Trouble::Close => self.stage.close(Some(Instant::now() + OUTAGE)),
+                            Trouble::Close => self.stage.close_in_turn(),
                         }
                     }
                     second = now;

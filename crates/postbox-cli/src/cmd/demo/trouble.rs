@@ -17,7 +17,7 @@ use crate::render::Tint;
 /// How long a killed relay is missed: long enough to see the events pile up, and drain.
 const MISSED: Duration = Duration::from_secs(2);
 /// How long the script keeps the warehouse closed.
-pub(super) const OUTAGE: Duration = Duration::from_secs(2);
+const OUTAGE: Duration = Duration::from_secs(2);
 /// The news that are kept.
 const KEPT: usize = 50;
 
@@ -77,7 +77,11 @@ pub(super) struct Stage {
     warehouse: Warehouse,
     relay: Running,
     closed: Option<Closed>,
+    /// The script wants the warehouse closed.
+    close_due: bool,
     epoch: i64,
+    /// The epoch of a relay that was killed and that nobody has followed yet.
+    orphaned: Option<i64>,
     news: VecDeque<News>,
     unread: usize,
     past: Past,
@@ -98,8 +102,20 @@ impl Stage {
     ) -> Result<Self, RelayError> {
         let warehouse = Warehouse::new(Arc::clone(&books));
         let relay = Running::Alive(start(&options, &table, &warehouse)?);
-        let (closed, epoch, news, unread, past) = (None, 0, VecDeque::new(), 0, Past::default());
-        Ok(Self { options, table, books, warehouse, relay, closed, epoch, news, unread, past })
+        Ok(Self {
+            options,
+            table,
+            books,
+            warehouse,
+            relay,
+            closed: None,
+            close_due: false,
+            epoch: 0,
+            orphaned: None,
+            news: VecDeque::new(),
+            unread: 0,
+            past: Past::default(),
+        })
     }
 
     /// Kills the relay as a crash would, with something in its hands if there is anything.
@@ -112,8 +128,14 @@ impl Stage {
         if let Running::Alive(relay) = std::mem::replace(&mut self.relay, killed) {
             relay.kill();
             self.past.kills += 1;
+            self.orphaned = Some(self.epoch).filter(|epoch| *epoch != 0);
             self.tell(Tint::Bad, "the relay was killed in the middle of its work".to_owned());
         }
+    }
+
+    /// Closes the warehouse for a while, as soon as a relay is there: each trouble is to be seen by itself.
+    pub(super) fn close_in_turn(&mut self) {
+        self.close_due = true;
     }
 
     /// Closes the warehouse: until it is opened, or only for a while, as the script does.
@@ -150,6 +172,11 @@ impl Stage {
             self.tell(Tint::Good, format!("another relay has taken over: epoch {epoch}"));
         }
         self.epoch = epoch;
+        self.orphaned = self.orphaned.filter(|orphaned| *orphaned == epoch);
+        if self.close_due && self.orphaned.is_none() {
+            self.close_due = false;
+            self.close(Some(now + OUTAGE));
+        }
         Ok(())
     }
 
@@ -158,6 +185,7 @@ impl Stage {
         if let Running::Killed { back_at } = &mut self.relay {
             *back_at = Instant::now();
         }
+        self.close_due = false;
         self.reopen();
         self.go_on()
     }
