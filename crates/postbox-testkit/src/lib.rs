@@ -8,6 +8,7 @@
 //! - [`oracle`]: [`Oracle`] compares what was written with what arrived.
 //! - [`process`]: [`Program`] runs a binary, waits for its lines, stops it in every way there is.
 //! - [`eventually()`]: waits for a condition, and says what it waited for when it never came.
+//! - [`fuzz`]: [`Fuzz`] sends a parser what nobody would.
 //! - [`suite`]: what every store must keep, written once; [`store_suite!`] makes tests of it.
 //! - [`mod@sink_suite`]: what every sink to a broker must keep, written once; [`sink_suite!`] makes tests of it.
 //! - [`mod@skip`]: a test that cannot run says so, and `cargo xtask test` hears it.
@@ -23,6 +24,8 @@
 #[cfg(feature = "kit")]
 pub mod eventually;
 #[cfg(feature = "kit")]
+pub mod fuzz;
+#[cfg(feature = "kit")]
 pub mod oracle;
 #[cfg(feature = "kit")]
 pub mod process;
@@ -37,6 +40,8 @@ pub mod suite;
 
 #[cfg(feature = "kit")]
 pub use eventually::{eventually, eventually_blocking};
+#[cfg(feature = "kit")]
+pub use fuzz::Fuzz;
 #[cfg(feature = "kit")]
 pub use oracle::{Oracle, read_jsonl};
 #[cfg(feature = "kit")]

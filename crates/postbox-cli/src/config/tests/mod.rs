@@ -2,6 +2,7 @@
 
 mod databases;
 mod errors;
+mod fuzz;
 mod output;
 mod precedence;
 mod routes;
