@@ -123,6 +123,7 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
         Err(errors) if name == "status" && cmd::status::is_plugin(matches, json) => {
             return cmd::status::unknown(&errors.into());
         }
+        Err(errors) if name == "doctor" => return cmd::doctor::unusable(errors, json),
         loaded => loaded?,
     };
     let chosen = named_databases(matches);

@@ -4,7 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command};
 
 use super::{option, switch};
-use crate::config::args_for;
+use crate::config::{args, args_for};
 
 /// The settings that every command about one table takes.
 fn settings() -> Vec<Arg> {
@@ -212,18 +212,23 @@ pub(super) fn clean() -> Command {
 pub(super) fn doctor() -> Command {
     Command::new("doctor")
         .about("Looks for what is wrong between here and a delivered event, and says what to do")
-        .after_help("Exits with 3 when something is wrong; what is only doubtful (!) does not count.")
-        .args(args_for(&[
-            "database_url",
-            "direct_url",
-            "relay.tables",
-            "relay.max_attempts",
-            "relay.single_active",
-            "relay.history",
-        ]))
+        .after_help(
+            "Exits with 3 when something is wrong (✗) or doubtful (!); with --fail-on wrong, only for the first.\n\
+             Every finding has a code that `postbox explain` knows. Sinks are connected to, and nothing is sent.",
+        )
+        .args(args())
         .arg(
             option("max-transaction", "DURATION", "Names transactions that are open for longer")
                 .default_value("1m"),
+        )
+        .arg(
+            option("between", "DURATION", "How long to wait between two looks at what waits, if anything does")
+                .default_value("2s"),
+        )
+        .arg(
+            option("fail-on", "LEVEL", "From which level on it exits with 3")
+                .value_parser(PossibleValuesParser::new(["doubtful", "wrong"]))
+                .default_value("doubtful"),
         )
 }
 
