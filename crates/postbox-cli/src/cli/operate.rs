@@ -189,6 +189,18 @@ pub(super) fn inbox() -> Command {
     group("inbox", "Looks at what consumers have seen, and has them forget it", [list, forget])
 }
 
+pub(super) fn top() -> Command {
+    Command::new("top")
+        .about("Shows all tables live: what waits, for how long, what comes in and goes out, who relays")
+        .after_help(
+            "Keys: q ends, p holds the picture, d shows what events died of, j and k scroll.\n\
+             Without a terminal, or with --once, it shows one picture. With --json it prints a line for each look.",
+        )
+        .args(settings())
+        .arg(option("every", "DURATION", "The time from one look to the next").default_value("2s"))
+        .arg(switch("once", "Shows one picture, after two looks, and ends"))
+}
+
 pub(super) fn clean() -> Command {
     Command::new("clean")
         .about(
