@@ -79,6 +79,8 @@ pub struct Flow {
     pub first_due: Option<i64>,
     /// For how long that one has been due.
     pub due_for: Duration,
+    /// How long ago an event was last published, where the database knows without a search.
+    pub published: Option<Duration>,
     /// A number that rises with every event that is written, where the database keeps one.
     pub written: Option<i64>,
 }

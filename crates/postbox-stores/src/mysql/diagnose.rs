@@ -65,7 +65,8 @@ impl Diagnose for MySqlAdmin {
         let row = self.0.row(&Clause::new(sql)).await?;
         let read = || -> Result<Flow, sqlx::Error> {
             let micros = u64::try_from(row.try_get::<i64, _>(1)?).unwrap_or_default();
-            Ok(Flow { first_due: row.try_get(0)?, due_for: Duration::from_micros(micros), written: None })
+            let (first_due, due_for) = (row.try_get(0)?, Duration::from_micros(micros));
+            Ok(Flow { first_due, due_for, ..Flow::default() })
         };
         read().map_err(classify)
     }

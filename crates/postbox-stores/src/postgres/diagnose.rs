@@ -79,8 +79,15 @@ impl Diagnose for PgAdmin {
         } else {
             "true"
         };
+        // Without its index, or beside a history, the last one would have to be searched for.
+        let published = if looked.layout == Layout::Full && looked.history.is_none() {
+            "(SELECT greatest(extract(epoch FROM clock_timestamp() - published_at), 0)::float8 FROM {{table}}
+              WHERE published_at IS NOT NULL ORDER BY published_at DESC LIMIT 1)"
+        } else {
+            "NULL::float8"
+        };
         let sql = format!(
-            "SELECT f.sequence, coalesce(f.seconds, 0)::float8, s.last_value
+            "SELECT f.sequence, coalesce(f.seconds, 0)::float8, s.last_value, {published}
              FROM (SELECT 1) AS one
              LEFT JOIN LATERAL (
                  SELECT p.sequence, extract(epoch FROM now() - p.available_at) AS seconds
@@ -94,15 +101,19 @@ impl Diagnose for PgAdmin {
         let sql = looked.template.fill(&sql);
         let row = ask::one(&self.pool, ask(sql).bind(looked.name.quoted('"'))).await?;
         let read = || -> Result<Flow, sqlx::Error> {
-            let seconds: f64 = row.try_get(1)?;
             Ok(Flow {
                 first_due: row.try_get(0)?,
-                due_for: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+                due_for: seconds_of(row.try_get(1)?).unwrap_or_default(),
                 written: row.try_get(2)?,
+                published: seconds_of(row.try_get(3)?),
             })
         };
         read().map_err(classify)
     }
+}
+
+fn seconds_of(seconds: Option<f64>) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds?).ok()
 }
 
 /// Whom everybody waits for who wants the table: one who has it for himself, or a reader in whose way somebody is who

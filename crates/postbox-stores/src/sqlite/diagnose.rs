@@ -96,6 +96,7 @@ impl Diagnose for SqliteAdmin {
                 first_due: row.try_get(0)?,
                 due_for: Duration::from_micros(micros),
                 written: row.try_get(2)?,
+                published: None,
             })
         };
         read().map_err(classify)

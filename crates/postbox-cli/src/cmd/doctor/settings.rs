@@ -27,18 +27,6 @@ pub(super) fn check(config: &Config) -> Vec<Finding> {
             "postbox config show",
         ));
     }
-    let relay = &config.relay;
-    if relay.drain_timeout > relay.lock_ttl {
-        findings.push(Finding::doubtful(
-            "settings",
-            Code::ConfigDoubtful,
-            format!(
-                "relay.drain_timeout = {:?} is longer than relay.lock_ttl = {:?}: a relay that stops keeps events which others take",
-                relay.drain_timeout, relay.lock_ttl
-            ),
-            "set relay.drain_timeout below relay.lock_ttl",
-        ));
-    }
     if findings.is_empty() {
         findings.push(Finding::good("settings", "the configuration can be used"));
     }

@@ -6,7 +6,7 @@ use postbox_core::{Code, Finding, TableName};
 
 use super::Look;
 use crate::config::Relay;
-use crate::render::{age, counted, printable};
+use crate::render::{age, counted, printable, thousands};
 
 /// Events that have been due for longer than this are late, and far too late.
 const LATE: Duration = Duration::from_secs(10);
@@ -79,7 +79,10 @@ fn stuck(
     apart: Duration,
 ) -> Option<Finding> {
     let (before, now) = (&first.flow, &second.flow);
-    let idle = second.counts.published_per_second.is_none_or(|rate| rate <= 0.0);
+    let idle = match now.published {
+        Some(ago) => ago > apart,
+        None => second.counts.published_per_second.is_none_or(|rate| rate <= 0.0),
+    };
     let longest = settings.dispatch_timeout.saturating_add(LATE);
     if second.relay.paused_at.is_some()
         || now.first_due.is_none()
@@ -130,8 +133,11 @@ fn grows(first: &Look, second: &Look, apart: Duration) -> Option<Finding> {
     Some(Finding::doubtful(
         "backlog",
         Code::BacklogGrows,
-        format!("the backlog grows: {rate:.0} events a second come in, {out:.0} go out, {} wait", now.pending),
-        "postbox explain BACKLOG_GROWS; raise relay.concurrency or relay.batch_size, or mend a slow sink",
+        format!(
+            "the backlog grows: {rate:.0} events a second come in, {out:.0} go out, {} wait",
+            thousands(now.pending)
+        ),
+        "mend what is slow: a sink, or raise relay.concurrency and relay.batch_size",
     ))
 }
 
