@@ -115,7 +115,10 @@ fn every_alert_leads_to_a_section_that_there_is() {
         let (place, anchor) = url.split_once('#').unwrap_or_else(|| panic!("{name}: {url}"));
         assert_eq!(place, "https://postbox.example/runbooks.html", "{name}");
         assert!(anchors.contains(anchor), "{name}: no section {anchor} in {anchors:?}");
-        assert!(page.contains(&format!("`{name}`")) || name == "OutboxHotPathFull", "{name} is in no runbook");
+        assert!(
+            page.contains(&format!("`{name}`")) || name == "OutboxHotPathFull",
+            "{name} is in no runbook"
+        );
     }
 }
 
@@ -123,17 +126,21 @@ fn every_alert_leads_to_a_section_that_there_is() {
 fn every_alert_fires_and_stays_quiet() {
     let tests = read(TESTS);
     for (name, _) in alerts() {
-        let asked: Vec<&str> = tests.split("- name: ").filter(|test| test.contains(&format!("alertname: {name}\n"))).collect();
+        let asked: Vec<&str> =
+            tests.split("- name: ").filter(|test| test.contains(&format!("alertname: {name}\n"))).collect();
         assert!(asked.iter().any(|test| test.contains("exp_labels:")), "{name} is not seen to fire");
         assert!(asked.iter().any(|test| test.contains("exp_alerts: []")), "{name} is not seen to be quiet");
     }
     for args in [["check", "rules", "postbox.rules.yml"], ["test", "rules", "postbox.test.yml"]] {
         let mut command = Command::new("promtool");
         let done = match command.args(args).current_dir(root().join("deploy/prometheus")).output() {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return skipped("this machine has no promtool"),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return skipped("this machine has no promtool");
+            }
             done => done.unwrap(),
         };
-        let said = format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
         assert!(done.status.success(), "promtool {args:?}: {said}");
     }
 }
@@ -141,14 +148,16 @@ fn every_alert_fires_and_stays_quiet() {
 /// The seconds behind a name.
 fn seconds_behind(text: &str, name: &str) -> u64 {
     let value = text.split(name).nth(1).unwrap_or_else(|| panic!("no {name}"));
-    let digits: String = value.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    let digits: String =
+        value.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap()
 }
 
 #[test]
 fn whoever_ends_a_relay_waits_for_its_drain() {
     // The program's own default, as `config show` has it.
-    let shown = Command::new(env!("CARGO_BIN_EXE_postbox")).args(["config", "show"]).env_clear().output().unwrap();
+    let shown =
+        Command::new(env!("CARGO_BIN_EXE_postbox")).args(["config", "show"]).env_clear().output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     let default = seconds_behind(&shown, "drain_timeout");
     assert!(seconds_behind(&read("deploy/systemd/postbox-relay.service"), "TimeoutStopSec=") >= 2 * default);
@@ -173,12 +182,37 @@ fn the_configuration_of_the_manifest_can_be_used() {
         .args(["config", "check"])
         .current_dir(folder.path())
         .env_clear()
-        .envs([("OUTBOX_LISTEN", "0.0.0.0:9187"), ("DATABASE_URL", "postgres://db/shop"), ("OUTBOX_DIRECT_URL", "")])
+        .envs([
+            ("OUTBOX_LISTEN", "0.0.0.0:9187"),
+            ("DATABASE_URL", "postgres://db/shop"),
+            ("OUTBOX_DIRECT_URL", ""),
+        ])
         .output()
         .unwrap();
     assert!(done.status.success(), "{config}\n{}", String::from_utf8_lossy(&done.stderr));
-    for needed in ["replicas: 2", "/healthz", "/readyz", "PodDisruptionBudget", "runAsNonRoot: true", "secretKeyRef"] {
+    for needed in
+        ["replicas: 2", "/healthz", "/readyz", "PodDisruptionBudget", "runAsNonRoot: true", "secretKeyRef"]
+    {
         assert!(manifest.contains(needed), "no {needed}");
+    }
+}
+
+/// No image can be built where there is no registry; what it refers to must be there.
+#[test]
+fn the_image_is_built_of_what_there_is_and_has_no_rights() {
+    let image = read("deploy/docker/Dockerfile");
+    let manifest = read("Cargo.toml");
+    let version = manifest.split("rust-version = \"").nth(1).unwrap().split('"').next().unwrap();
+    assert!(image.contains(&format!("FROM rust:{version}-")), "another Rust than {version}");
+    let last = image.rsplit_once("\nFROM ").unwrap().1;
+    assert!(last.contains("\nUSER 65532:65532\n") && !image.contains("\nUSER root"), "{last}");
+    assert!(read("deploy/kubernetes/postbox.yaml").contains("runAsUser: 65532"));
+    // The build sees every member of the workspace, or cargo refuses.
+    let ignored = read("deploy/docker/Dockerfile.dockerignore");
+    let members = manifest.split("members = [").nth(1).unwrap().split(']').next().unwrap();
+    for member in members.split('"').skip(1).step_by(2) {
+        let folder = member.split('/').next().unwrap();
+        assert!(ignored.contains(&format!("!{folder}\n")), "{member} is not sent to the build");
     }
 }
 
@@ -194,7 +228,9 @@ fn the_unit_is_one_that_systemd_understands() {
     };
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     // The program itself is not installed where the unit has it.
-    let ours = said.lines().filter(|line| line.contains("postbox-relay.service") && !line.contains("is not executable"));
+    let ours = said
+        .lines()
+        .filter(|line| line.contains("postbox-relay.service") && !line.contains("is not executable"));
     let ours: Vec<&str> = ours.collect();
     assert!(ours.is_empty(), "{ours:#?}");
 }

@@ -152,7 +152,8 @@ const SETUPS: &[Broken] = &[
     Broken {
         name: "a prepared transaction that nobody ends",
         how: |place| {
-            let prepare = "BEGIN; INSERT INTO postbox_audit (who, action, tbl, events) VALUES ('a', 'b', 'c', 0);
+            let prepare =
+                "BEGIN; INSERT INTO postbox_audit (who, action, tbl, events) VALUES ('a', 'b', 'c', 0);
                            PREPARE TRANSACTION 'forgotten'";
             place.db.psql(prepare);
             eventually_blocking("it is old", LONG, || {
@@ -195,7 +196,10 @@ const SETUPS: &[Broken] = &[
             place.db.psql("UPDATE org_outbox SET published_at = now()");
             place.db.psql("UPDATE org_outbox SET attempts = 1");
             eventually_blocking("the server has counted", LONG, || {
-                place.db.psql("SELECT n_dead_tup > 55000 FROM pg_stat_user_tables WHERE relname = 'org_outbox'") == "t"
+                place
+                    .db
+                    .psql("SELECT n_dead_tup > 55000 FROM pg_stat_user_tables WHERE relname = 'org_outbox'")
+                    == "t"
             });
             Vec::new()
         },
@@ -364,7 +368,8 @@ fn place_on(server: &PgServer) -> Place {
 }
 
 fn doctor(place: &Place, args: &[&str], env: &[(&str, &str)]) -> (Done, Value) {
-    let args: Vec<&str> = ["doctor", "--table", TABLE, "--json"].into_iter().chain(args.iter().copied()).collect();
+    let args: Vec<&str> =
+        ["doctor", "--table", TABLE, "--json"].into_iter().chain(args.iter().copied()).collect();
     let mut command = place.command(&args);
     command.envs(env.iter().copied());
     let done = finish(command, "");
@@ -427,7 +432,11 @@ fn a_transaction_pooler_is_named_and_the_way_past_it_is_well() {
     assert_eq!((done.code, findings(&json).len()), (0, 0), "{json:#}");
     // Only what is wrong, for those who want that.
     let (done, json) = doctor(&place, &["--fail-on", "wrong"], &[("DATABASE_URL", &pooled)]);
-    assert_eq!((done.code, &json["ok"], &json["doubtful"]), (0, &Value::from(true), &Value::from(1)), "{json:#}");
+    assert_eq!(
+        (done.code, &json["ok"], &json["doubtful"]),
+        (0, &Value::from(true), &Value::from(1)),
+        "{json:#}"
+    );
 }
 
 #[test]
@@ -460,8 +469,24 @@ fn a_set_up_that_is_well_has_no_findings() {
     let checks: BTreeSet<&str> =
         json["findings"].as_array().unwrap().iter().filter_map(|finding| finding["check"].as_str()).collect();
     for check in [
-        "settings", "sink", "connection", "server", "clock", "pooler", "table", "layout", "schema", "vacuum",
-        "transactions", "replication", "owner", "listen", "connections", "relay", "lag", "dead",
+        "settings",
+        "sink",
+        "connection",
+        "server",
+        "clock",
+        "pooler",
+        "table",
+        "layout",
+        "schema",
+        "vacuum",
+        "transactions",
+        "replication",
+        "owner",
+        "listen",
+        "connections",
+        "relay",
+        "lag",
+        "dead",
     ] {
         assert!(checks.contains(check), "{check} was not looked at: {checks:?}");
     }

@@ -52,7 +52,8 @@ fn a_terminal_shows_the_tables_live() {
     terminal.press("j");
     eventually_blocking("it fits", LONG, || {
         let screen = terminal.screen();
-        let fits = screen.lines().count() <= 6 && screen.lines().all(|line| line.trim_end().chars().count() <= 40);
+        let fits =
+            screen.lines().count() <= 6 && screen.lines().all(|line| line.trim_end().chars().count() <= 40);
         fits && !screen.is_empty()
     });
     terminal.press("q");
@@ -83,13 +84,17 @@ fn without_a_terminal_it_is_one_picture() {
 fn other_programs_read_a_line_for_each_look() {
     let place = Place::new();
     late(&place, 3);
-    let mut top = Program::from_command(place.command(&["top", "--table", TABLE, "--every", "100ms", "--json"]));
+    let mut top =
+        Program::from_command(place.command(&["top", "--table", TABLE, "--every", "100ms", "--json"]));
     eventually_blocking("three looks", LONG, || top.stdout().lines().count() >= 3);
     top.sigint();
     assert!(top.wait(LONG).success());
     for line in top.stdout().lines() {
         let value: Value = serde_json::from_str(line).unwrap();
-        assert_eq!((&value["tables"][0]["table"], &value["tables"][0]["counts"]["pending"]), (&Value::from(TABLE), &Value::from(3)));
+        assert_eq!(
+            (&value["tables"][0]["table"], &value["tables"][0]["counts"]["pending"]),
+            (&Value::from(TABLE), &Value::from(3))
+        );
     }
     let rate = |value: &Value| value["tables"][0]["written_per_second"].as_f64();
     let all: Vec<Value> = top.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -129,8 +129,7 @@ async fn look(call: &Call<'_>, asked: &Asked) -> Result<Vec<Report>, Failure> {
             let first = first_look(&store, &mut found).await;
             Ok((found, first))
         });
-        let (findings, look) =
-            found.await.unwrap_or_else(|failure| (vec![unreachable(&failure)], None));
+        let (findings, look) = found.await.unwrap_or_else(|failure| (vec![unreachable(&failure)], None));
         first.push((store, table, findings, look));
     }
     // Where nothing waits there is nothing to wait for.
@@ -196,9 +195,7 @@ fn unreachable(failure: &Failure) -> Finding {
 fn moves(table: &TableName, has_history: Result<bool, StoreError>) -> Option<Finding> {
     let what = format!("relay.history = \"move\", and {table} has no history: the relay refuses to start");
     let fix = format!("postbox migrate up --history move --table {table}");
-    has_history
-        .is_ok_and(|there| !there)
-        .then(|| Finding::wrong("history", Code::HistoryMissing, what, fix))
+    has_history.is_ok_and(|there| !there).then(|| Finding::wrong("history", Code::HistoryMissing, what, fix))
 }
 
 fn report(form: Form, reports: &[Report]) -> Result<Exit, Failure> {

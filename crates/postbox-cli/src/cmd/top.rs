@@ -55,7 +55,7 @@ async fn once(mut tables: Tables, every: Duration) -> Result<Exit, Failure> {
     let seen = tables.look(false).await;
     let size = Size { width: WIDTH, height: usize::MAX };
     let lines = frame(&Picture { seen: &seen, every, live: None, scroll: 0 }, size);
-    let painted: Vec<String> = lines.iter().map(|line| text_of(line)).collect();
+    let painted: Vec<String> = lines.iter().map(text_of).collect();
     say(&painted.join("\n"))?;
     Ok(if seen.all_failed() { Exit::Failed } else { Exit::Done })
 }
@@ -144,12 +144,14 @@ fn heed_keys() -> io::Result<mpsc::UnboundedReceiver<Key>> {
 /// Draws until somebody ends it.
 async fn live(tables: Tables, every: Duration) -> Result<Exit, Failure> {
     let failed = |error: io::Error| {
-        Failure::from(Problem::system("the terminal cannot be used", &error, "use --once, or another terminal"))
+        Failure::from(Problem::system(
+            "the terminal cannot be used",
+            &error,
+            "use --once, or another terminal",
+        ))
     };
-    let mut ends = (
-        signal(SignalKind::terminate()).map_err(failed)?,
-        signal(SignalKind::hangup()).map_err(failed)?,
-    );
+    let mut ends =
+        (signal(SignalKind::terminate()).map_err(failed)?, signal(SignalKind::hangup()).map_err(failed)?);
     let mut resized = signal(SignalKind::window_change()).map_err(failed)?;
     let (want_dead, wanted) = watch::channel(false);
     let (sender, mut seen) = watch::channel(Seen::default());

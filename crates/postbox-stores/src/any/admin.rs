@@ -5,8 +5,8 @@ use std::time::Duration;
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept, Tidied};
 use postbox_core::{
     Browse, DeadCause, DeadEvent, DeadFilter, DeadLetters, Diagnose, EventDetail, EventId, EventStatus,
-    Examination, Finding, Flow, InboxAdmin, InboxFilter, InboxPage, InboxRequest, Inspect, Layout, ListRequest,
-    Page, Published, StoreError, TableCounts, TableRelay,
+    Examination, Finding, Flow, InboxAdmin, InboxFilter, InboxPage, InboxRequest, Inspect, Layout,
+    ListRequest, Page, Published, StoreError, TableCounts, TableRelay,
 };
 use time::OffsetDateTime;
 

@@ -157,7 +157,8 @@ async fn connections(connection: &mut MySqlConnection, needed: u32) -> Option<Fi
         let fix = "raise max_connections, close what is not needed, or relay fewer tables in one process";
         Finding::wrong("connections", Code::ConnectionsShort, what, fix)
     } else {
-        let what = format!("{left} connections are left of max_connections = {most}; a relay has up to {needed}");
+        let what =
+            format!("{left} connections are left of max_connections = {most}; a relay has up to {needed}");
         Finding::good("connections", what)
     })
 }

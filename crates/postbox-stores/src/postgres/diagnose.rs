@@ -49,7 +49,9 @@ impl Diagnose for PgAdmin {
         });
         match tokio::time::timeout(LONGEST_LOOK, structure(&self.pool, self.table())).await {
             Ok(Ok(found)) => findings.extend(found),
-            Ok(Err(error)) => findings.push(Finding::failed("table", &error).with_migrate(self.table(), &error)),
+            Ok(Err(error)) => {
+                findings.push(Finding::failed("table", &error).with_migrate(self.table(), &error));
+            }
             Err(_) => findings.push(held(&self.pool, self.table()).await),
         }
         let (pool, table) = (&self.pool, self.table());
@@ -213,7 +215,11 @@ async fn structure(pool: &PgPool, table: &TableName) -> Result<Vec<Finding>, Sto
         // Somebody migrated it once: what is missing was lost.
         let missing = shape.missing();
         if missing.len() < EXTENSION.len() && !missing.is_empty() {
-            let what = format!("{} was migrated, and lacks {}: relayed as a bare table", shape.name, missing.join(", "));
+            let what = format!(
+                "{} was migrated, and lacks {}: relayed as a bare table",
+                shape.name,
+                missing.join(", ")
+            );
             findings.push(Finding::wrong("layout", Code::ColumnMissing, what, migrate));
             return Ok(findings);
         }

@@ -20,12 +20,7 @@ pub(super) fn check(config: &Config) -> Vec<Finding> {
         Err(failure) => wrong(&failure),
     };
     for warning in &config.warnings {
-        findings.push(Finding::doubtful(
-            "settings",
-            Code::ConfigDoubtful,
-            warning,
-            "postbox config show",
-        ));
+        findings.push(Finding::doubtful("settings", Code::ConfigDoubtful, warning, "postbox config show"));
     }
     if findings.is_empty() {
         findings.push(Finding::good("settings", "the configuration can be used"));
@@ -36,10 +31,8 @@ pub(super) fn check(config: &Config) -> Vec<Finding> {
 /// Everything that is wrong with a configuration.
 pub(super) fn wrong(failure: &Failure) -> Vec<Finding> {
     let each = failure.each().into_iter();
-    each.map(|(code, what, fix)| {
-        Finding::wrong("settings", code.unwrap_or(Code::ConfigInvalid), what, fix)
-    })
-    .collect()
+    each.map(|(code, what, fix)| Finding::wrong("settings", code.unwrap_or(Code::ConfigInvalid), what, fix))
+        .collect()
 }
 
 /// How many connections a relay of this configuration has at the most; none where a file is the database.

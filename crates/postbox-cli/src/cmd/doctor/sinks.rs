@@ -51,7 +51,8 @@ async fn reach(sink: &Sink) -> Option<Finding> {
         .zip(&tried)
         .filter_map(|(host, tried)| Some(format!("{host}: {}", tried.as_ref().err()?)))
         .collect();
-    let fix = "see that it runs, that its address is right, and what is between; events wait and spend no attempt";
+    let fix =
+        "see that it runs, that its address is right, and what is between; events wait and spend no attempt";
     Some(if failed.is_empty() {
         Finding::good("sink", format!("sink {name} can be reached at {}", hosts.join(", ")))
     } else if failed.len() < hosts.len() {

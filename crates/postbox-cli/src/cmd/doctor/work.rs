@@ -92,7 +92,11 @@ fn stuck(
     {
         return None;
     }
-    let due = format!("the oldest event has been due for {}, and nothing was published for {}", age(now.due_for), age(apart));
+    let due = format!(
+        "the oldest event has been due for {}, and nothing was published for {}",
+        age(now.due_for),
+        age(apart)
+    );
     match (&first.relay.leader, &second.relay.leader) {
         (Some(before), Some(leader)) if before == leader => {
             let (name, epoch) = (name_of(leader), second.relay.epoch);

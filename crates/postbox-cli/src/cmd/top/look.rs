@@ -16,9 +16,9 @@ use crate::cmd::{tables, within_patience};
 use crate::report::{Failure, Problem};
 
 /// What there is to look at.
-pub(super) struct Tables(Vec<Table>);
+pub(super) struct Tables(Vec<Watched>);
 
-struct Table {
+struct Watched {
     /// The name of its database, where there are several.
     database: Option<String>,
     table: TableName,
@@ -66,7 +66,7 @@ impl Tables {
             }
             for table in tables(&call.config)? {
                 let admin = database.admin(&table, &call.config);
-                all.push(Table { database: call.config.database.clone(), table, admin, written: None });
+                all.push(Watched { database: call.config.database.clone(), table, admin, written: None });
             }
         }
         Ok(Self(all))
@@ -79,7 +79,7 @@ impl Tables {
     }
 }
 
-impl Table {
+impl Watched {
     async fn look(&mut self, causes: bool) -> Row {
         let name = match &self.database {
             Some(database) => format!("{database}/{}", self.table),
@@ -89,9 +89,10 @@ impl Table {
         let asked = async {
             let counts = admin.counts().await?;
             let (relay, flow) = (admin.relay().await?, admin.flow().await?);
-            let causes = match causes && counts.dead > 0 {
-                true => admin.causes(&DeadFilter::default()).await?,
-                false => Vec::new(),
+            let causes = if causes && counts.dead > 0 {
+                admin.causes(&DeadFilter::default()).await?
+            } else {
+                Vec::new()
             };
             Ok((counts, relay, flow, causes))
         };

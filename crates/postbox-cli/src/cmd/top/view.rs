@@ -57,7 +57,8 @@ pub(super) fn frame(picture: &Picture<'_>, size: Size) -> Vec<Line> {
     lines.push(Vec::new());
     let (head, body) = tables(picture.seen, size.width);
     lines.push(head);
-    let keys = picture.live.map(|_| vec![(cut("q quit  p hold  d dead  j/k scroll", size.width), Tint::Faint)]);
+    let keys =
+        picture.live.map(|_| vec![(cut("q quit  p hold  d dead  j/k scroll", size.width), Tint::Faint)]);
     let room = size.height.saturating_sub(lines.len() + 2 * usize::from(keys.is_some()));
     lines.extend(body.into_iter().skip(picture.scroll).take(room.max(1)));
     if let Some(keys) = keys {
@@ -243,7 +244,10 @@ mod tests {
         };
         let relay = TableRelay { leader: leader.map(str::to_owned), ..TableRelay::default() };
         let written_per_second = Some(3.25);
-        Row { name: name.to_owned(), state: Ok(State { counts, relay, written_per_second, causes: Vec::new() }) }
+        Row {
+            name: name.to_owned(),
+            state: Ok(State { counts, relay, written_per_second, causes: Vec::new() }),
+        }
     }
 
     fn drawn(rows: Vec<Row>, width: usize, height: usize, scroll: usize, live: Option<bool>) -> Vec<String> {
@@ -285,7 +289,8 @@ mod tests {
     fn it_fits_into_any_terminal() {
         for width in [1, 20, 40, 80, 109, 110, 200] {
             for height in [1, 3, 5, 10, 50] {
-                let rows = (0..20).map(|n| row(&format!("public.a_rather_long_name_{n}_outbox"), n, 99, n, None));
+                let rows =
+                    (0..20).map(|n| row(&format!("public.a_rather_long_name_{n}_outbox"), n, 99, n, None));
                 for live in [None, Some(false), Some(true)] {
                     let lines = drawn(rows.clone().collect(), width, height, 3, live);
                     assert!(lines.len() <= height, "{} lines of {height}", lines.len());

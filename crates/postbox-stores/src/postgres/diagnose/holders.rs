@@ -81,15 +81,20 @@ pub(super) async fn replication(pool: &PgPool) -> Result<Vec<Finding>, StoreErro
     let slots = ask::all(pool, slots).await?;
     let mut findings = Vec::new();
     for row in &slots {
-        let read = || Ok((row.try_get::<String, _>(0)?, row.try_get::<bool, _>(1)?, row.try_get::<String, _>(2)?));
+        let read =
+            || Ok((row.try_get::<String, _>(0)?, row.try_get::<bool, _>(1)?, row.try_get::<String, _>(2)?));
         let (name, active, status) = read().map_err(classify)?;
         let (log, age): (i64, i64) = (row.try_get(3).map_err(classify)?, row.try_get(4).map_err(classify)?);
-        let drop = format!("start its reader, or SELECT pg_drop_replication_slot('{}')", name.replace('\'', "''"));
+        let drop =
+            format!("start its reader, or SELECT pg_drop_replication_slot('{}')", name.replace('\'', "''"));
         if status == "lost" {
             let what = format!("replication slot {name} has lost what it was to keep");
             findings.push(Finding::doubtful("replication", Code::SlotIdle, what, drop));
         } else if !active && log >= MUCH_LOG {
-            let what = format!("nobody reads replication slot {name}, which keeps {} of the server's log", size(log));
+            let what = format!(
+                "nobody reads replication slot {name}, which keeps {} of the server's log",
+                size(log)
+            );
             findings.push(if log >= FAR_TOO_MUCH_LOG {
                 Finding::wrong("replication", Code::SlotIdle, what, drop)
             } else {
@@ -105,7 +110,8 @@ pub(super) async fn replication(pool: &PgPool) -> Result<Vec<Finding>, StoreErro
          FROM pg_stat_replication WHERE age(backend_xmin) >= $1 ORDER BY 2 DESC LIMIT 5",
     );
     for row in ask::all(pool, standbys.bind(OLD_SNAPSHOT)).await? {
-        let (name, age): (String, i64) = (row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
+        let (name, age): (String, i64) =
+            (row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
         findings.push(Finding::doubtful(
             "replication",
             Code::SnapshotHeld,
@@ -114,11 +120,14 @@ pub(super) async fn replication(pool: &PgPool) -> Result<Vec<Finding>, StoreErro
         ));
     }
     if findings.is_empty() {
-        findings.push(Finding::good("replication", match slots.len() {
-            0 => "no replication slot holds anything".to_owned(),
-            1 => "the replication slot holds little".to_owned(),
-            some => format!("{some} replication slots hold little"),
-        }));
+        findings.push(Finding::good(
+            "replication",
+            match slots.len() {
+                0 => "no replication slot holds anything".to_owned(),
+                1 => "the replication slot holds little".to_owned(),
+                some => format!("{some} replication slots hold little"),
+            },
+        ));
     }
     Ok(findings)
 }
@@ -150,7 +159,10 @@ pub(super) async fn owner(admin: &PgAdmin) -> Result<Vec<Finding>, StoreError> {
             return Ok(Finding::good("owner", what));
         }
         let silent = match holder {
-            Some(name) => format!("{} has not renewed its place", name.rsplit_once('/').map_or(name.as_str(), |(name, _)| name)),
+            Some(name) => format!(
+                "{} has not renewed its place",
+                name.rsplit_once('/').map_or(name.as_str(), |(name, _)| name)
+            ),
             None => "it is no relay that leads".to_owned(),
         };
         let what = format!(

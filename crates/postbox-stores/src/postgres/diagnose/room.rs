@@ -40,7 +40,11 @@ impl Here {
 }
 
 /// Whether there are connections for one more relay: a rolling update, or a standby, needs as many again.
-pub(super) async fn connections(pool: &PgPool, needed: u32, direct: bool) -> Result<Vec<Finding>, StoreError> {
+pub(super) async fn connections(
+    pool: &PgPool,
+    needed: u32,
+    direct: bool,
+) -> Result<Vec<Finding>, StoreError> {
     if needed == 0 || !direct {
         return Ok(Vec::new());
     }
@@ -63,23 +67,33 @@ pub(super) async fn connections(pool: &PgPool, needed: u32, direct: bool) -> Res
             (role, "of the role's CONNECTION LIMIT".to_owned()),
             (database, "of the database's CONNECTION LIMIT".to_owned()),
         ];
-        let least = limits.into_iter().filter_map(|(left, of)| Some((left?, of))).min_by_key(|(left, _)| *left);
+        let least =
+            limits.into_iter().filter_map(|(left, of)| Some((left?, of))).min_by_key(|(left, _)| *left);
         let (left, of) = least.unwrap_or_default();
         // Those of this look are free again when it is over.
         let left = left.max(0).saturating_add(i64::from(pool.size()));
         Ok(if left < i64::from(needed) {
-            let what = format!("{left} connections are left {of}, and a relay of this configuration has up to {needed}");
+            let what = format!(
+                "{left} connections are left {of}, and a relay of this configuration has up to {needed}"
+            );
             let fix = "raise the limit, close what is not needed, or relay fewer tables in one process";
             Finding::wrong("connections", Code::ConnectionsShort, what, fix)
         } else {
-            Finding::good("connections", format!("{left} connections are left {of}; a relay has up to {needed}"))
+            Finding::good(
+                "connections",
+                format!("{left} connections are left {of}; a relay has up to {needed}"),
+            )
         })
     };
     Ok(vec![read().map_err(classify)?])
 }
 
 /// Whether a relay can be woken by writers, and whether the queue for that has room (hazard 38).
-pub(super) async fn listeners(pool: &PgPool, table: &TableName, direct: bool) -> Result<Vec<Finding>, StoreError> {
+pub(super) async fn listeners(
+    pool: &PgPool,
+    table: &TableName,
+    direct: bool,
+) -> Result<Vec<Finding>, StoreError> {
     let asked = ask(format!(
         "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
                           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -88,7 +102,8 @@ pub(super) async fn listeners(pool: &PgPool, table: &TableName, direct: bool) ->
         wake::SLEEPER
     ));
     let row = ask::one(pool, asked.bind(table.quoted('"'))).await?;
-    let (listens, usage): (bool, f64) = (row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
+    let (listens, usage): (bool, f64) =
+        (row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
     let mut findings = Vec::new();
     if usage >= QUEUE_FILLS {
         let what = format!("the server's queue of notifications is {:.0} % full", usage * 100.0);
@@ -101,7 +116,11 @@ pub(super) async fn listeners(pool: &PgPool, table: &TableName, direct: bool) ->
     } else if direct {
         findings.push(Finding::good(
             "listen",
-            if listens { "a relay listens: writers wake it" } else { "nobody listens: events are found by polling" },
+            if listens {
+                "a relay listens: writers wake it"
+            } else {
+                "nobody listens: events are found by polling"
+            },
         ));
     }
     Ok(findings)

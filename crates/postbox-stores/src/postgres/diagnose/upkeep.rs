@@ -46,7 +46,8 @@ pub(super) async fn vacuum(pool: &PgPool, table: &TableName) -> Result<Vec<Findi
                 found.push(Finding::wrong("vacuum", Code::AutovacuumOff, what, fix));
             }
             if row.try_get(4)? {
-                let what = format!("autovacuum is off for {name}, where every event leaves dead row versions");
+                let what =
+                    format!("autovacuum is off for {name}, where every event leaves dead row versions");
                 let fix = format!("ALTER TABLE {name} RESET (autovacuum_enabled)");
                 found.push(Finding::wrong("vacuum", Code::AutovacuumOff, what, fix));
             }
