@@ -451,7 +451,7 @@ fn what_is_broken_in_a_file_has_a_code() {
             "UPDATE {TABLE} SET available_at = available_at - 60000000, created_at = created_at - 60000000"
         ),
     );
-    let stuck = found(&doctor(" --dispatch-timeout 1s")).iter().any(|code| *code == "OUTBOX_OWNER_STUCK");
+    let stuck = found(&doctor(" --dispatch-timeout 1s")).contains(&"OUTBOX_OWNER_STUCK");
     relay.kill9();
     assert!(stuck, "{:#}", doctor(""));
     folder.sql(&format!("UPDATE {TABLE} SET dead_at = {NOW}"));
