@@ -73,7 +73,7 @@ impl Diagnose for SqliteAdmin {
         let looked = self.0.looked().await?;
         let sql = looked.template.fill(
             "SELECT f.sequence, coalesce(?1 - f.available_at, 0),
-                    (SELECT max(sequence) FROM {{table}})
+                    (SELECT coalesce(max(sequence), 0) FROM {{table}})
              FROM (SELECT 1) AS one LEFT JOIN (
                  SELECT p.sequence, p.available_at
                  FROM (SELECT * FROM {{table}} {{by_pending}}
