@@ -46,7 +46,7 @@ fi
 apt-get "$@"
 "#;
 
-/// Makes sure that there are a PostgreSQL server's programs, its pooler, MariaDB's, and a C compiler; and, if asked for, the brokers
+/// Makes sure that there are a PostgreSQL server's programs, its pooler, MariaDB's, promtool, and a C compiler; and, if asked for, the brokers
 /// and what their clients are built with.
 pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
     let mut packages = Vec::new();
@@ -65,6 +65,10 @@ pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
     }
     if pgbouncer::find_program().is_err() {
         packages.push("pgbouncer");
+    }
+    // Alerts are tested by the program that comes with the server; the server itself is not started.
+    if !exists("promtool") {
+        packages.push("prometheus");
     }
     // Dependencies compile C code.
     if !works("cc", &["--version"]) {

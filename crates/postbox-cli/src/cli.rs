@@ -123,6 +123,7 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
         Err(errors) if name == "status" && cmd::status::is_plugin(matches, json) => {
             return cmd::status::unknown(&errors.into());
         }
+        Err(errors) if name == "doctor" => return cmd::doctor::unusable(errors, json),
         loaded => loaded?,
     };
     let chosen = named_databases(matches);
@@ -146,7 +147,7 @@ fn dispatch(matches: &ArgMatches, json: bool) -> Result<Exit, Failure> {
 /// Whether a command is about every database of the configuration, or about one.
 fn scope(name: &str) -> Scope {
     match name {
-        "relay" | "status" | "doctor" | "migrate up" | "clean" | "config check" | "config show" => {
+        "relay" | "status" | "top" | "doctor" | "migrate up" | "clean" | "config check" | "config show" => {
             Scope::Every
         }
         _ => Scope::One,
@@ -165,6 +166,7 @@ fn run_command(name: &str, call: &Call<'_>) -> Result<Exit, Failure> {
         "migrate print" => cmd::migrate::print(call),
         "relay" => cmd::relay::run(call),
         "status" => cmd::status::run(call),
+        "top" => cmd::top::run(call),
         "events list" => cmd::events::list(call),
         "events show" => cmd::events::show(call),
         "events tail" => cmd::tail::run(call),
@@ -253,7 +255,7 @@ pub(crate) fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .arg(json)
-        .subcommands([demo(), migrate(), relay(), operate::status(), operate::events(), operate::dead(), operate::inbox()])
+        .subcommands([demo(), migrate(), relay(), operate::status(), operate::top(), operate::events(), operate::dead(), operate::inbox()])
         .subcommands([pause(), resume()])
         .subcommands([operate::clean(), operate::doctor(), bench::bench(), enqueue(), config(), explain(), operate::completions()])
 }

@@ -19,6 +19,7 @@ pub(crate) mod relay;
 mod replay;
 pub(crate) mod status;
 pub(crate) mod tail;
+pub(crate) mod top;
 
 use std::future::Future;
 use std::time::Duration;

@@ -260,6 +260,25 @@ impl Failure {
         (text("cause"), text("next"))
     }
 
+    /// The code of the first, if it has one.
+    pub(crate) fn code(&self) -> Option<Code> {
+        self.each().into_iter().next().and_then(|(code, ..)| code)
+    }
+
+    /// All that went wrong: its code, what, and what to do next.
+    pub(crate) fn each(&self) -> Vec<(Option<Code>, String, String)> {
+        match self {
+            Self::Config(errors) => {
+                let each = errors.0.iter();
+                each.map(|error| (Some(error.code), error.to_line(), error.next.clone())).collect()
+            }
+            Self::Problems(problems) => {
+                let each = problems.iter();
+                each.map(|problem| (problem.code, problem.message.clone(), problem.next.clone())).collect()
+            }
+        }
+    }
+
     /// Prints it to standard error.
     pub(crate) fn print(&self, as_json: bool) {
         let text = if as_json { self.to_json().to_string() } else { self.to_string() };

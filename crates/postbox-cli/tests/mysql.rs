@@ -117,6 +117,43 @@ fn an_operators_day() {
     assert_eq!(place.db.sql("show tables"), "postbox_audit\npostbox_relay");
 }
 
+/// What is broken is named by its code.
+#[test]
+fn a_doctor_names_what_is_broken() {
+    let place = Place::new();
+    place.ok(&["migrate", "up", "--table", TABLE]);
+    let found = |more: &[&str]| {
+        let args = [&["doctor", "--table", TABLE, "--between", "50ms", "--json"], more].concat();
+        let done = place.run(&args);
+        let json: Value =
+            serde_json::from_slice(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:#?}"));
+        let findings = json["findings"].as_array().unwrap();
+        let codes: Vec<String> =
+            findings.iter().filter_map(|finding| Some(finding["code"].as_str()?.to_owned())).collect();
+        assert_eq!(done.status.success(), codes.is_empty(), "{json:#}");
+        let looked = |check: &str| findings.iter().any(|finding| finding["check"] == check);
+        assert!(looked("clock") && looked("connections") && looked("transactions"), "{json:#}");
+        codes
+    };
+    // The server of tests does not wait for its disk.
+    let usual = found(&[]);
+    assert!(usual.iter().all(|code| code == "OUTBOX_COMMIT_ASYNC"), "{usual:?}");
+    let more =
+        |args: &[&str]| found(args).into_iter().filter(|code| !usual.contains(code)).collect::<Vec<_>>();
+    let index = place.db.sql(&format!(
+        "select index_name from information_schema.statistics where table_schema = database() and table_name = '{TABLE}'
+         and index_name <> 'PRIMARY' and non_unique = 1 limit 1"
+    ));
+    place.db.sql(&format!("drop index {index} on {TABLE}"));
+    assert_eq!(more(&[]), ["OUTBOX_INDEX_MISSING"]);
+    place.ok(&["migrate", "up", "--table", TABLE]);
+    place.ok(&["pause", "--table", TABLE]);
+    assert_eq!(more(&[]), ["OUTBOX_PAUSED"]);
+    place.ok(&["resume", "--table", TABLE]);
+    place.ok(&["enqueue", "--table", TABLE, "--topic", "org.a.b.v1", "--payload", "1"]);
+    assert_eq!(more(&[]), ["OUTBOX_NOBODY_RELAYS"]);
+}
+
 /// What it cannot do is refused before anything happens.
 #[test]
 fn what_it_cannot_do_is_said() {

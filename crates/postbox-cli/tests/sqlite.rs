@@ -416,3 +416,44 @@ async fn write(folder: &Folder, events: usize, oracle: &Oracle) {
         }
     }
 }
+
+/// The codes of what a doctor finds, sorted.
+fn found(json: &Value) -> Vec<&str> {
+    let mut codes: Vec<&str> =
+        json["findings"].as_array().unwrap().iter().filter_map(|finding| finding["code"].as_str()).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    codes
+}
+
+#[test]
+fn what_is_broken_in_a_file_has_a_code() {
+    let folder = Folder::new();
+    let doctor = |more: &str| {
+        let done = folder.run(&format!("doctor --between 50ms --json{more}"));
+        let json: Value =
+            serde_json::from_str(&done.stdout).unwrap_or_else(|error| panic!("{error}: {done:#?}"));
+        assert_eq!(done.code == 0, found(&json).is_empty(), "{done:#?}");
+        json
+    };
+    assert_eq!(found(&doctor("")), Vec::<&str>::new());
+    assert_eq!(found(&doctor(" --sink file:nowhere/out.jsonl")), ["OUTBOX_SINK_UNREACHABLE"]);
+    folder.sql("DROP INDEX shop_outbox_pending_by_available");
+    assert_eq!(found(&doctor("")), ["OUTBOX_INDEX_MISSING"]);
+    folder.ok("migrate up");
+    // An owner that has stopped, and events that have been due for long.
+    let mut relay = folder.relay(&[]);
+    relay.wait_for_line("standing=Active", LONG);
+    relay.sigstop();
+    folder.fill(
+        3,
+        &format!(
+            "UPDATE {TABLE} SET available_at = available_at - 60000000, created_at = created_at - 60000000"
+        ),
+    );
+    let stuck = found(&doctor(" --dispatch-timeout 1s")).contains(&"OUTBOX_OWNER_STUCK");
+    relay.kill9();
+    assert!(stuck, "{:#}", doctor(""));
+    folder.sql(&format!("UPDATE {TABLE} SET dead_at = {NOW}"));
+    assert_eq!(found(&doctor("")), ["OUTBOX_DEAD_EVENTS"]);
+}

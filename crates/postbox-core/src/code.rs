@@ -217,11 +217,105 @@ codes! {
     MigrationInterrupted = "OUTBOX_MIGRATION_BUSY",
         "The migration could not get a short lock on the table in time.",
         "Run it again: it goes on where it stopped. A long transaction on the table holds it up.";
+    // What `postbox doctor` finds. A finding is no error: something works worse than it could, or will not work for long.
+    TableBare = "OUTBOX_TABLE_BARE",
+        "The table has only the standard columns, so that much of what a relay and an operator can do is off.",
+        "Run `postbox migrate up --table <name>`; it adds columns and indexes without a rewrite or a long lock.";
+    SchemaDrift = "OUTBOX_SCHEMA_DRIFT",
+        "The table, or what belongs to it, is not as this version makes it.",
+        "Look at the difference with `postbox migrate up --dry-run --table <name>`, then run it without --dry-run.";
+    IndexMissing = "OUTBOX_INDEX_MISSING",
+        "An index of the table is not there: claims, counts or the cleaner read the whole table instead.",
+        "Run `postbox migrate up --table <name>`; it builds the index without stopping anybody.";
+    IndexInvalid = "OUTBOX_INDEX_INVALID",
+        "An index is left over from a build that was interrupted: it costs every write and serves no read.",
+        "Run `postbox migrate up --table <name>`; it drops the index and builds it again.";
+    IndexUnused = "OUTBOX_INDEX_UNUSED",
+        "A large index has not been used since the server's statistics began, and every write pays for it.",
+        "Find out whether something seldom needs it, on a standby too; else DROP INDEX CONCURRENTLY it.";
+    TableBloated = "OUTBOX_TABLE_BLOATED",
+        "The table holds many dead row versions: reads pass over them, and the file grows.",
+        "Find who keeps vacuum from removing them (OUTBOX_TX_OPEN, OUTBOX_SNAPSHOT_HELD), then VACUUM the table; the book has a runbook, Table too big.";
+    AutovacuumOff = "OUTBOX_AUTOVACUUM_OFF",
+        "Autovacuum is off for the table or the server, and an outbox makes a dead row version of every event.",
+        "Switch it on: ALTER TABLE … RESET (autovacuum_enabled), or autovacuum = on for the server.";
+    TransactionOpen = "OUTBOX_TX_OPEN",
+        "A transaction has been open for long: vacuum cannot remove what is newer than it, and claims get slow.",
+        "End it, and find out which program leaves transactions open; idle_in_transaction_session_timeout ends those that only wait.";
+    SnapshotHeld = "OUTBOX_SNAPSHOT_HELD",
+        "A replication slot or a standby holds back an old snapshot: vacuum cannot remove what is newer than it.",
+        "Bring the consumer of the slot or the standby up to date, or drop the slot; see hot_standby_feedback.";
+    SlotIdle = "OUTBOX_SLOT_IDLE",
+        "A replication slot that nobody reads keeps the server's log, until the disk is full.",
+        "Start its consumer, or SELECT pg_drop_replication_slot; max_slot_wal_keep_size sets a bound.";
+    CommitAsync = "OUTBOX_COMMIT_ASYNC",
+        "The server answers commits before they are on disk: a crash may take back events that were delivered already.",
+        "Set synchronous_commit = on (MySQL: innodb_flush_log_at_trx_commit = 1) at least for what writes events.";
+    ClockDiffers = "OUTBOX_CLOCK_DIFFERS",
+        "The clocks of this machine and the database differ. Delivery goes by the database's clock alone; times in logs and schedules made here are off.",
+        "Let both machines take their time from the same source (NTP).";
+    OwnerStuck = "OUTBOX_OWNER_STUCK",
+        "A relay holds the table and delivers nothing, though events are due that it could deliver.",
+        "Look at its log and at its process; end it, and another relay takes over. See the runbook, Stuck owner.";
+    NobodyRelays = "OUTBOX_NOBODY_RELAYS",
+        "Events wait, and no relay works on the table.",
+        "Start one: `postbox relay --table <name>`.";
+    BacklogLate = "OUTBOX_BACKLOG_LATE",
+        "Events wait for longer than they should.",
+        "See what they wait for with `postbox events list --oldest`; the book has a runbook, Backlog grows.";
+    BacklogGrows = "OUTBOX_BACKLOG_GROWS",
+        "More events are written than delivered.",
+        "Find what is slow: the sink (its latency), the relay (its concurrency and batch size) or the database; the book has a runbook, Backlog grows.";
+    DeadEvents = "OUTBOX_DEAD_EVENTS",
+        "Events were given up, and wait for somebody to decide.",
+        "Look at their causes with `postbox dead list`, remove the cause, then `postbox dead replay` or `postbox dead discard`.";
+    Paused = "OUTBOX_PAUSED",
+        "Somebody paused delivery of the table, and nothing is delivered until it is resumed.",
+        "Ask who did it, then `postbox resume --table <name>`.";
+    TableLocked = "OUTBOX_TABLE_LOCKED",
+        "Somebody has the table for himself, and everybody waits: writers and relays.",
+        "End the session that the finding names, and run DDL with a lock_timeout.";
+    ConnectionsShort = "OUTBOX_CONNECTIONS_SHORT",
+        "The database has too few connections left for a relay of this configuration.",
+        "Raise max_connections or the limit of the role, close what is not needed, or name fewer tables in one relay.";
+    SinkUnreachable = "OUTBOX_SINK_UNREACHABLE",
+        "A sink cannot be reached from here.",
+        "Check that it runs, its address in the sink's URL, and the network between; events wait and spend no attempt.";
+    Pooled = "OUTBOX_POOLED",
+        "A transaction pooler is in between: there is no session lock and no LISTEN, so that a dead relay is missed only when its time limit is over, and events are found by polling.",
+        "Set OUTBOX_DIRECT_URL to the address of the database itself.";
+    NotifyQueue = "OUTBOX_NOTIFY_QUEUE",
+        "The server's queue of notifications fills up: when it is full, commits that notify fail.",
+        "Find the session that listens and stays in a transaction, and end it.";
+    StatsHidden = "OUTBOX_STATS_HIDDEN",
+        "This database user cannot see what others do, so that long transactions and their owners stay hidden.",
+        "GRANT pg_read_all_stats to the user (MySQL: the privilege PROCESS), or look as another.";
+    PacketSmall = "OUTBOX_PACKET_SMALL",
+        "The server accepts only small statements: many or large events at once do not fit.",
+        "Raise max_allowed_packet.";
+    WalLarge = "OUTBOX_WAL_LARGE",
+        "The write-ahead log of the SQLite file has grown, since somebody reads in one transaction for long.",
+        "End the reader; the next commits empty the log.";
+    JournalMode = "OUTBOX_JOURNAL_MODE",
+        "The SQLite file has no write-ahead log, so that readers and writers shut each other out.",
+        "PRAGMA journal_mode = WAL, on a local disk.";
+    ConfigDoubtful = "OUTBOX_CONFIG_DOUBTFUL",
+        "A setting works, but hardly as it is meant.",
+        "Look at it with `postbox config show`.";
+    CheckFailed = "OUTBOX_CHECK_FAILED",
+        "Something could not be looked at.",
+        "The message holds the reason; mend it and look again.";
 }
 
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+impl serde::Serialize for Code {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }
 

@@ -67,7 +67,7 @@ pub use bus::{EventBus, HandlerError, HandlerResult};
 pub use cleaner::Cleaner;
 pub use code::Code;
 pub use dead::{DeadCause, DeadEvent, DeadFilter, DeadLetters};
-pub use diagnose::{Diagnose, Examination, Finding, Level};
+pub use diagnose::{Diagnose, Examination, Finding, Flow, Level};
 pub use dispatcher::{BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher, Meta, Receipts};
 pub use embed::{Postbox, PostboxBuilder, PostboxPool, Postboxes, PostboxesBuilder};
 pub use event::{

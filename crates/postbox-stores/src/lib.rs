@@ -10,6 +10,8 @@ mod audit;
 mod cause;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod clock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod clock_difference;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod cursor;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]

@@ -4,7 +4,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, Command};
 
 use super::{option, switch};
-use crate::config::args_for;
+use crate::config::{args, args_for};
 
 /// The settings that every command about one table takes.
 fn settings() -> Vec<Arg> {
@@ -189,6 +189,18 @@ pub(super) fn inbox() -> Command {
     group("inbox", "Looks at what consumers have seen, and has them forget it", [list, forget])
 }
 
+pub(super) fn top() -> Command {
+    Command::new("top")
+        .about("Shows all tables live: what waits, for how long, what comes in and goes out, who relays")
+        .after_help(
+            "Keys: q ends, p holds the picture, d shows what events died of, j and k scroll.\n\
+             Without a terminal, or with --once, it shows one picture. With --json it prints a line for each look.",
+        )
+        .args(settings())
+        .arg(option("every", "DURATION", "The time from one look to the next").default_value("2s"))
+        .arg(switch("once", "Shows one picture, after two looks, and ends"))
+}
+
 pub(super) fn clean() -> Command {
     Command::new("clean")
         .about(
@@ -212,18 +224,23 @@ pub(super) fn clean() -> Command {
 pub(super) fn doctor() -> Command {
     Command::new("doctor")
         .about("Looks for what is wrong between here and a delivered event, and says what to do")
-        .after_help("Exits with 3 when something is wrong; what is only doubtful (!) does not count.")
-        .args(args_for(&[
-            "database_url",
-            "direct_url",
-            "relay.tables",
-            "relay.max_attempts",
-            "relay.single_active",
-            "relay.history",
-        ]))
+        .after_help(
+            "Exits with 3 when something is wrong (✗) or doubtful (!); with --fail-on wrong, only for the first.\n\
+             Every finding has a code that `postbox explain` knows. Sinks are connected to, and nothing is sent.",
+        )
+        .args(args())
         .arg(
             option("max-transaction", "DURATION", "Names transactions that are open for longer")
                 .default_value("1m"),
+        )
+        .arg(
+            option("between", "DURATION", "How long to wait between two looks at what waits, if anything does")
+                .default_value("2s"),
+        )
+        .arg(
+            option("fail-on", "LEVEL", "From which level on it exits with 3")
+                .value_parser(PossibleValuesParser::new(["doubtful", "wrong"]))
+                .default_value("doubtful"),
         )
 }
 

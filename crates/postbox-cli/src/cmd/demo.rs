@@ -7,14 +7,14 @@
 
 mod account;
 mod books;
-mod keys;
+pub(super) mod keys;
 mod ledger;
 mod pulse;
-mod screen;
+pub(super) mod screen;
 mod shop;
 mod show;
 mod trouble;
-mod view;
+pub(super) mod view;
 
 use std::path::Path;
 use std::sync::Arc;

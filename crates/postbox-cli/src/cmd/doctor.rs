@@ -1,30 +1,57 @@
 //! `postbox doctor`: everything that can be wrong between here and a delivered event, and what to do about it.
 
-use std::time::Duration;
+mod settings;
+mod sinks;
+mod work;
+
+use std::time::{Duration, Instant};
 
 use postbox_core::{
-    Diagnose, Examination, Finding, History, Inspect, Level, StoreError, TableCounts, TableName, TableRelay,
+    Code, Diagnose, Examination, Finding, Flow, History, Inspect, Level, StoreError, TableCounts, TableName,
+    TableRelay,
 };
+use postbox_stores::any::AnyAdmin;
 use serde_json::{Value, json};
 
 use super::{block_on, given, tables, within_patience};
-use crate::assemble::{self, Database};
+use crate::assemble::Database;
 use crate::cli::Call;
-use crate::config::Config;
-use crate::render::{Tint, age, counted, paint, printable, thousands};
+use crate::config::{Config, ConfigErrors};
+use crate::render::{Tint, paint, printable, thousands};
 use crate::report::{Exit, Failure, in_database, say, say_json};
 
 /// A transaction open for longer than this holds others up.
 const LONG_TRANSACTION: Duration = Duration::from_mins(1);
 
-/// Events that have been due for longer than this are late, and far too late.
-const LATE: Duration = Duration::from_secs(10);
-const FAR_TOO_LATE: Duration = Duration::from_mins(5);
+/// How long to wait between two looks at what waits.
+const BETWEEN: Duration = Duration::from_secs(2);
+
+/// How a doctor was asked.
+struct Asked {
+    examination: Examination,
+    between: Duration,
+    report: Form,
+}
+
+/// How findings are told, and from which on they are a problem.
+#[derive(Clone, Copy)]
+struct Form {
+    json: bool,
+    problem: Level,
+}
 
 /// Looks at everything.
 pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
-    let examination = Examination {
-        long_transaction: given::duration(call, "max-transaction")?.unwrap_or(LONG_TRANSACTION),
+    let asked = Asked {
+        examination: Examination {
+            long_transaction: given::duration(call, "max-transaction")?.unwrap_or(LONG_TRANSACTION),
+            connections: 0,
+        },
+        between: given::duration(call, "between")?.unwrap_or(BETWEEN),
+        report: Form {
+            json: call.json,
+            problem: if call.text("fail-on") == Some("wrong") { Level::Wrong } else { Level::Doubtful },
+        },
     };
     let calls = call.each();
     for call in &calls {
@@ -32,14 +59,22 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
         checked.map_err(|failure| failure.of_database(call.config.database.as_deref()))?;
     }
     block_on(async {
-        let mut reports = vec![Report { database: None, table: None, findings: settings(&call.config) }];
+        let mut before = settings::check(&call.config);
+        before.extend(sinks::check(&call.config).await);
+        let mut reports = vec![Report { database: None, table: None, findings: before }];
         // Side by side: one that does not answer keeps nobody waiting for the others.
-        let looks = calls.iter().map(|call| look(call, examination));
+        let looks = calls.iter().map(|call| look(call, &asked));
         for looked in futures_util::future::join_all(looks).await {
             reports.extend(looked?);
         }
-        report(call, &reports)
+        report(asked.report, &reports)
     })
+}
+
+/// A configuration that cannot be used is what a doctor is asked about, too.
+pub(crate) fn unusable(errors: ConfigErrors, json: bool) -> Result<Exit, Failure> {
+    let findings = settings::wrong(&Failure::from(errors));
+    report(Form { json, problem: Level::Doubtful }, &[Report { database: None, table: None, findings }])
 }
 
 /// What was found out about a table, or about what comes before any.
@@ -50,8 +85,23 @@ struct Report {
     findings: Vec<Finding>,
 }
 
+/// A look at what a table holds and who works on it.
+struct Look {
+    at: Instant,
+    counts: TableCounts,
+    relay: TableRelay,
+    flow: Flow,
+}
+
+impl Look {
+    async fn at(store: &(impl Diagnose + Inspect)) -> Result<Self, StoreError> {
+        let (counts, relay, flow) = (store.counts().await?, store.relay().await?, store.flow().await?);
+        Ok(Self { at: Instant::now(), counts, relay, flow })
+    }
+}
+
 /// Looks at the tables of one database.
-async fn look(call: &Call<'_>, examination: Examination) -> Result<Vec<Report>, Failure> {
+async fn look(call: &Call<'_>, asked: &Asked) -> Result<Vec<Report>, Failure> {
     let (tables, database) = (tables(&call.config)?, Database::of(&call.config)?);
     let of = |table: Option<TableName>, mut findings: Vec<Finding>| {
         for finding in &mut findings {
@@ -64,122 +114,96 @@ async fn look(call: &Call<'_>, examination: Examination) -> Result<Vec<Report>, 
     }
     let place = format!("connected to {}", database.place());
     let mut reports = vec![of(None, vec![Finding::good("connection", place)])];
+    let examination = Examination {
+        connections: settings::connections(&call.config, database.dialect(), tables.len()),
+        ..asked.examination
+    };
+    let mut first = Vec::new();
     for table in tables {
         let store = database.direct_admin(&table, &call.config);
-        let findings = within_patience(async {
-            let mut found = examine(&store, &table, examination, call.config.relay.single_active).await;
+        let found = within_patience(async {
+            let mut found = Box::pin(store.diagnose(examination)).await;
             if call.config.relay.history == History::Move {
                 found.extend(moves(&table, store.has_history().await));
             }
-            Ok(found)
+            let first = first_look(&store, &mut found).await;
+            Ok((found, first))
         });
-        let findings = findings.await.unwrap_or_else(|failure| vec![unreachable(&failure)]);
+        let (findings, look) = found.await.unwrap_or_else(|failure| (vec![unreachable(&failure)], None));
+        first.push((store, table, findings, look));
+    }
+    // Where nothing waits there is nothing to wait for.
+    if first.iter().any(|(.., look)| look.as_ref().is_some_and(|look| look.counts.pending > 0)) {
+        tokio::time::sleep(asked.between).await;
+    }
+    for (store, table, mut findings, look) in first {
+        findings.extend(second_look(&store, &table, &call.config, &findings, look).await);
         reports.push(of(Some(table), findings));
     }
     Ok(reports)
 }
 
+/// What the table holds, unless there is none.
+async fn first_look(store: &AnyAdmin, findings: &mut Vec<Finding>) -> Option<Look> {
+    if findings.iter().any(|finding| {
+        matches!(finding.check, "table" | "connection" | "file" | "server") && finding.level == Level::Wrong
+    }) {
+        return None;
+    }
+    match Box::pin(Look::at(store)).await {
+        Ok(look) => Some(look),
+        Err(error) => {
+            findings.push(Finding::failed("counts", &error));
+            None
+        }
+    }
+}
+
+/// Whether somebody works on the table, how well, and what has changed since the first look.
+async fn second_look(
+    store: &AnyAdmin,
+    table: &TableName,
+    config: &Config,
+    findings: &[Finding],
+    first: Option<Look>,
+) -> Vec<Finding> {
+    let Some(first) = first else { return Vec::new() };
+    let bare = findings.iter().any(|finding| finding.check == "layout" && finding.level != Level::Good);
+    let led = config.relay.single_active && !bare;
+    if first.counts.pending == 0 {
+        return work::findings(table, &first, led);
+    }
+    let again = within_patience(async { Ok(Box::pin(Look::at(store)).await) }).await;
+    match again {
+        Ok(Ok(second)) => {
+            let mut found = work::findings(table, &second, led);
+            found.extend(work::between(table, &first, &second, &config.relay));
+            found
+        }
+        Ok(Err(error)) => vec![Finding::failed("counts", &error)],
+        Err(failure) => vec![unreachable(&failure)],
+    }
+}
+
 /// A failure as a finding, with its own next step.
 fn unreachable(failure: &Failure) -> Finding {
     let (what, fix) = failure.first();
-    Finding::wrong("connection", what, fix)
-}
-
-/// What the configuration itself has wrong was refused before; this is what parts can be made of, and what is doubtful.
-fn settings(config: &Config) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if let Err(failure) = assemble::check(config) {
-        let (what, fix) = failure.first();
-        findings.push(Finding::wrong("settings", what, fix));
-    }
-    for warning in &config.warnings {
-        findings.push(Finding::doubtful("settings", warning, "postbox config show"));
-    }
-    if findings.is_empty() {
-        findings.push(Finding::good("settings", "the configuration can be used"));
-    }
-    findings
-}
-
-async fn examine(
-    store: &(impl Diagnose + Inspect),
-    table: &TableName,
-    examination: Examination,
-    single_active: bool,
-) -> Vec<Finding> {
-    let mut findings = store.diagnose(examination).await;
-    // Without a table there is nothing to count.
-    if findings.iter().any(|finding| finding.check == "table" && finding.level == Level::Wrong) {
-        return findings;
-    }
-    let asked: Result<_, StoreError> = async { Ok((store.counts().await?, store.relay().await?)) }.await;
-    match asked {
-        Ok((counts, relay)) => {
-            let bare =
-                findings.iter().any(|finding| finding.check == "layout" && finding.level != Level::Good);
-            findings.extend(work(table, &counts, &relay, single_active && !bare));
-        }
-        Err(error) => findings.push(Finding::wrong("counts", error.message(), error.code().next_step())),
-    }
-    findings
+    Finding::wrong("connection", failure.code().unwrap_or(Code::DatabaseUnreachable), what, fix)
 }
 
 /// A relay that is to move what was published needs somewhere to move it to. What cannot be looked at was said before.
 fn moves(table: &TableName, has_history: Result<bool, StoreError>) -> Option<Finding> {
     let what = format!("relay.history = \"move\", and {table} has no history: the relay refuses to start");
     let fix = format!("postbox migrate up --history move --table {table}");
-    has_history.is_ok_and(|there| !there).then(|| Finding::wrong("history", what, fix))
+    has_history.is_ok_and(|there| !there).then(|| Finding::wrong("history", Code::HistoryMissing, what, fix))
 }
 
-/// Whether somebody works on the table, and how well.
-fn work(table: &TableName, counts: &TableCounts, relay: &TableRelay, led: bool) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if relay.paused_at.is_some() {
-        let who = relay.paused_by.as_deref().unwrap_or("someone");
-        let reason = relay.paused_reason.as_deref().filter(|reason| !reason.is_empty());
-        let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-        let fix = format!("postbox resume --table {table}");
-        findings.push(Finding::doubtful("paused", format!("paused by {who}{reason}"), fix));
-    }
-    let waiting = counted(counts.pending, "event");
-    let wait = if counts.pending == 1 { "waits" } else { "wait" };
-    match &relay.leader {
-        Some(leader) => {
-            let name = leader.rsplit_once('/').map_or(leader.as_str(), |(name, _)| name);
-            findings.push(Finding::good("relay", format!("{name} relays (epoch {})", relay.epoch)));
-        }
-        None if led && counts.pending > 0 => findings.push(Finding::wrong(
-            "relay",
-            format!("nobody relays, and {waiting} {wait}"),
-            format!("postbox relay --table {table}"),
-        )),
-        None if led => findings.push(Finding::good("relay", "nobody relays, and nothing waits")),
-        None => {}
-    }
-    let oldest = counts.oldest_pending_age;
-    let lag = format!("{waiting} {wait}, the oldest for {}", age(oldest));
-    let fix = format!("postbox events list --oldest --limit 5 --table {table} shows what they wait for");
-    findings.push(match oldest {
-        _ if counts.pending == 0 => Finding::good("lag", "nothing waits"),
-        _ if oldest <= LATE => Finding::good("lag", lag),
-        _ if oldest <= FAR_TOO_LATE => Finding::doubtful("lag", lag, fix),
-        _ => Finding::wrong("lag", lag, fix),
-    });
-    findings.push(if counts.dead == 0 {
-        Finding::good("dead", "no dead events")
-    } else {
-        let more = if counts.estimated { "at least " } else { "" };
-        let what = format!("{more}{} dead", counted(counts.dead, "event"));
-        Finding::wrong("dead", what, format!("postbox dead list --table {table}"))
-    });
-    findings
-}
-
-fn report(call: &Call<'_>, reports: &[Report]) -> Result<Exit, Failure> {
+fn report(form: Form, reports: &[Report]) -> Result<Exit, Failure> {
     let all = || reports.iter().flat_map(|report| &report.findings);
     let count = |level| all().filter(|finding| finding.level == level).count();
     let (wrong, doubtful) = (count(Level::Wrong), count(Level::Doubtful));
-    if call.json {
+    let ok = all().all(|finding| finding.level < form.problem);
+    if form.json {
         let found = reports.iter().flat_map(|Report { database, table, findings }| {
             findings.iter().map(move |finding| {
                 let mut value = json!(finding);
@@ -191,7 +215,7 @@ fn report(call: &Call<'_>, reports: &[Report]) -> Result<Exit, Failure> {
             })
         });
         let found: Vec<Value> = found.collect();
-        say_json(&json!({ "ok": wrong == 0, "wrong": wrong, "doubtful": doubtful, "findings": found }))?;
+        say_json(&json!({ "ok": ok, "wrong": wrong, "doubtful": doubtful, "findings": found }))?;
     } else {
         let named = reports.iter().filter(|report| report.table.is_some()).count() > 1;
         let lines = reports.iter().flat_map(|Report { database, table, findings }| {
@@ -207,7 +231,7 @@ fn report(call: &Call<'_>, reports: &[Report]) -> Result<Exit, Failure> {
         });
         say(&lines.join("\n"))?;
     }
-    Ok(if wrong > 0 { Exit::Problems } else { Exit::Done })
+    Ok(if ok { Exit::Done } else { Exit::Problems })
 }
 
 fn line(table: &str, finding: &Finding) -> String {
@@ -217,25 +241,8 @@ fn line(table: &str, finding: &Finding) -> String {
         Level::Wrong => ("✗", Tint::Bad),
     };
     let fix = finding.fix.as_ref().map(|fix| format!("      fix: {}", printable(fix))).unwrap_or_default();
-    format!("{} {table}{}{fix}", paint(mark, tint), printable(&finding.what))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Level::{Doubtful, Good, Wrong};
-    use super::{Duration, TableCounts, TableRelay, work};
-
-    #[test]
-    fn nobody_who_relays_is_only_wrong_where_something_waits() {
-        let table = "public.org_outbox".parse().unwrap();
-        let levels = |pending, seconds, led| {
-            let oldest_pending_age = Duration::from_secs(seconds);
-            let counts = TableCounts { pending, oldest_pending_age, ..TableCounts::default() };
-            let found = work(&table, &counts, &TableRelay::default(), led);
-            found.iter().map(|finding| (finding.check, finding.level)).collect::<Vec<_>>()
-        };
-        assert_eq!(levels(0, 0, true), [("relay", Good), ("lag", Good), ("dead", Good)]);
-        assert_eq!(levels(1, 11, true), [("relay", Wrong), ("lag", Doubtful), ("dead", Good)]);
-        assert_eq!(levels(1, 301, false), [("lag", Wrong), ("dead", Good)]);
-    }
+    // As `postbox explain` takes it, without what all codes start with.
+    let code = finding.code.map(|code| code.as_str().trim_start_matches("OUTBOX_"));
+    let more = code.map(|code| format!("      more: postbox explain {code}")).unwrap_or_default();
+    format!("{} {table}{}{fix}{more}", paint(mark, tint), printable(&finding.what))
 }

@@ -74,6 +74,12 @@ impl ConfigError {
         Self { code, cause: cause.into(), next: next.into(), origin, source: None }
     }
 
+    /// What is wrong and where it came from, in one line.
+    pub(crate) fn to_line(&self) -> String {
+        let origin = self.origin.as_ref().map(|origin| format!(" (from {origin})")).unwrap_or_default();
+        format!("{}{origin}", self.cause)
+    }
+
     fn to_json(&self) -> Value {
         json!({
             "code": self.code.as_str(),

@@ -31,6 +31,7 @@ pub(crate) fn check_every_command(run: Run<'_>, table: &str, sent: &str, dead: &
         ("migrate print", "", 0),
         ("relay", "--relay-enabled=false --cleaner-enabled=false", 0),
         ("status", "--check --max-dead 5", 0),
+        ("top", "--once --every 100ms", 0),
         ("events list", "--status dead", 0),
         ("events show", "DEAD SENT --payload", 0),
         ("events tail", "--for 100ms", 0),

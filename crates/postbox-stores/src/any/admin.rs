@@ -5,8 +5,8 @@ use std::time::Duration;
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept, Tidied};
 use postbox_core::{
     Browse, DeadCause, DeadEvent, DeadFilter, DeadLetters, Diagnose, EventDetail, EventId, EventStatus,
-    Examination, Finding, InboxAdmin, InboxFilter, InboxPage, InboxRequest, Inspect, Layout, ListRequest,
-    Page, Published, StoreError, TableCounts, TableRelay,
+    Examination, Finding, Flow, InboxAdmin, InboxFilter, InboxPage, InboxRequest, Inspect, Layout,
+    ListRequest, Page, Published, StoreError, TableCounts, TableRelay,
 };
 use time::OffsetDateTime;
 
@@ -133,6 +133,10 @@ impl SweepCount for AnyAdmin {
 impl Diagnose for AnyAdmin {
     async fn diagnose(&self, examination: Examination) -> Vec<Finding> {
         each!(self, admin => async admin.diagnose(examination))
+    }
+
+    async fn flow(&self) -> Result<Flow, StoreError> {
+        each!(self, admin => async admin.flow())
     }
 }
 

@@ -1,8 +1,12 @@
-//! What can be wrong between a relay and its table: the server, a pooler, the structure, and whoever holds things up.
+//! What can be wrong between a relay and its table: the server, a pooler, the structure, its upkeep, and whoever holds things up.
+
+mod holders;
+mod room;
+mod upkeep;
 
 use std::time::Duration;
 
-use postbox_core::{Diagnose, Examination, Finding, Layout, StoreError, TableName};
+use postbox_core::{Code, Diagnose, Examination, Finding, Flow, Layout, StoreError, TableName};
 use sqlx::postgres::PgPool;
 use sqlx::{PgConnection, Row as _};
 
@@ -12,44 +16,106 @@ use super::error::classify;
 use super::history::{HistoryShape, name_of};
 use super::migrate::{StepLock, plan};
 use super::order::TableOrder;
-use super::schema::TableShape;
+use super::schema::{EXTENSION, TableShape};
 
 /// The oldest server that is supported.
 const OLDEST: i32 = 140_000;
 
+/// Among so many events that are due, one is looked for that nothing holds back.
+const AMONG: u32 = 200;
+
 /// To look at a table takes milliseconds, unless somebody has it for himself.
 const LONGEST_LOOK: Duration = Duration::from_secs(3);
-
-/// A transaction that is open this many times longer than is doubtful is wrong.
-const FAR_TOO_LONG: u32 = 15;
 
 impl Diagnose for PgAdmin {
     async fn diagnose(&self, examination: Examination) -> Vec<Finding> {
         let mut findings = Vec::new();
         match server(&self.pool).await {
             Ok(found) => findings.extend(found),
-            Err(error) => return vec![failed("connection", &error)],
+            Err(error) => return vec![Finding::failed("connection", &error)],
         }
-        findings.push(match pooled(&self.pool).await {
+        let pooled = pooled(&self.pool).await;
+        let direct = matches!(pooled, Ok(false));
+        findings.push(match pooled {
             Ok(false) => Finding::good("pooler", "no transaction pooler in between"),
-            Ok(true) => Finding::good(
+            Ok(true) => Finding::doubtful(
                 "pooler",
-                "a transaction pooler is in between: no session lock, so that a relay which dies is missed when its time limit is \
-                 over; OUTBOX_DIRECT_URL gives it back",
+                Code::Pooled,
+                "a transaction pooler is in between: no session lock and no LISTEN, so that a relay which dies is missed when its \
+                 time limit is over, and events are found by polling",
+                "set OUTBOX_DIRECT_URL to the address of the database itself",
             ),
-            Err(error) => failed("pooler", &error),
+            Err(error) => Finding::failed("pooler", &error),
         });
         match tokio::time::timeout(LONGEST_LOOK, structure(&self.pool, self.table())).await {
             Ok(Ok(found)) => findings.extend(found),
-            Ok(Err(error)) => findings.push(failed("table", &error).with_migrate(self.table(), &error)),
+            Ok(Err(error)) => {
+                findings.push(Finding::failed("table", &error).with_migrate(self.table(), &error));
+            }
             Err(_) => findings.push(held(&self.pool, self.table()).await),
         }
-        match long_transactions(&self.pool, examination.long_transaction).await {
-            Ok(found) => findings.extend(found),
-            Err(error) => findings.push(failed("transactions", &error)),
+        let (pool, table) = (&self.pool, self.table());
+        for (check, found) in [
+            ("vacuum", upkeep::vacuum(pool, table).await),
+            ("indexes", upkeep::unused_indexes(pool, table).await),
+            ("transactions", holders::transactions(pool, examination.long_transaction).await),
+            ("replication", holders::replication(pool).await),
+            ("owner", holders::owner(self).await),
+            ("listen", room::listeners(pool, table, direct).await),
+            // Behind a pooler the server's connections are the pooler's affair.
+            ("connections", room::connections(pool, examination.connections, direct).await),
+        ] {
+            match found {
+                Ok(found) => findings.extend(found),
+                Err(error) => findings.push(Finding::failed(check, &error)),
+            }
         }
         findings
     }
+
+    async fn flow(&self) -> Result<Flow, StoreError> {
+        let looked = self.looked().await?;
+        let free = if looked.order.indexed {
+            "NOT EXISTS (SELECT 1 FROM {{table}} d WHERE d.dead_at IS NOT NULL AND d.published_at IS NULL
+                AND {{d_strand}} = {{p_strand}} AND d.sequence < p.sequence)"
+        } else {
+            "true"
+        };
+        // Without its index, or beside a history, the last one would have to be searched for.
+        let published = if looked.layout == Layout::Full && looked.history.is_none() {
+            "(SELECT greatest(extract(epoch FROM clock_timestamp() - published_at), 0)::float8 FROM {{table}}
+              WHERE published_at IS NOT NULL ORDER BY published_at DESC LIMIT 1)"
+        } else {
+            "NULL::float8"
+        };
+        let sql = format!(
+            "SELECT f.sequence, coalesce(f.seconds, 0)::float8, s.last_value, {published}
+             FROM (SELECT 1) AS one
+             LEFT JOIN LATERAL (
+                 SELECT p.sequence, extract(epoch FROM now() - p.available_at) AS seconds
+                 FROM (SELECT * FROM {{{{table}}}} WHERE published_at IS NULL AND {{{{alive}}}} AND available_at <= now()
+                       ORDER BY available_at, sequence LIMIT {AMONG}) AS p
+                 WHERE {free} ORDER BY p.available_at, p.sequence LIMIT 1
+             ) AS f ON true
+             LEFT JOIN pg_sequences s ON format('%I.%I', s.schemaname, s.sequencename)::regclass
+                 = pg_get_serial_sequence($1, 'sequence')::regclass"
+        );
+        let sql = looked.template.fill(&sql);
+        let row = ask::one(&self.pool, ask(sql).bind(looked.name.quoted('"'))).await?;
+        let read = || -> Result<Flow, sqlx::Error> {
+            Ok(Flow {
+                first_due: row.try_get(0)?,
+                due_for: seconds_of(row.try_get(1)?).unwrap_or_default(),
+                written: row.try_get(2)?,
+                published: seconds_of(row.try_get(3)?),
+            })
+        };
+        read().map_err(classify)
+    }
+}
+
+fn seconds_of(seconds: Option<f64>) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds?).ok()
 }
 
 /// Whom everybody waits for who wants the table: one who has it for himself, or a reader in whose way somebody is who
@@ -64,21 +130,18 @@ async fn held(pool: &PgPool, table: &TableName) -> Finding {
     match pids.and_then(|row| row.try_get::<Option<String>, _>(0).map_err(classify)) {
         Ok(Some(pids)) => Finding::wrong(
             "table",
+            Code::TableLocked,
             format!("{table} is locked: everybody waits for pid {pids}"),
             format!("end it: SELECT pg_terminate_backend(pid) FROM unnest(ARRAY[{pids}]) pid"),
         ),
         Ok(None) => Finding::wrong(
             "table",
+            Code::CheckFailed,
             format!("{table} could not be looked at for {LONGEST_LOOK:?}"),
             "see what the server is busy with: SELECT * FROM pg_stat_activity",
         ),
-        Err(error) => failed("table", &error),
+        Err(error) => Finding::failed("table", &error),
     }
-}
-
-/// A check that could not be made.
-fn failed(check: &'static str, error: &StoreError) -> Finding {
-    Finding::wrong(check, error.message(), error.code().next_step())
 }
 
 trait WithMigrate {
@@ -87,7 +150,7 @@ trait WithMigrate {
 
 impl WithMigrate for Finding {
     fn with_migrate(mut self, table: &TableName, error: &StoreError) -> Self {
-        if error.code() == postbox_core::Code::TableMissing {
+        if error.code() == Code::TableMissing {
             self.fix = Some(format!("postbox migrate up --table {table}, or correct the name"));
         }
         self
@@ -97,20 +160,27 @@ impl WithMigrate for Finding {
 async fn server(pool: &PgPool) -> Result<Vec<Finding>, StoreError> {
     let server = ask(
         "SELECT current_setting('server_version'), current_setting('server_version_num')::int,
-                current_database()::text, current_user::text, current_setting('synchronous_commit'), pg_is_in_recovery()",
+                current_database()::text, current_user::text, current_setting('synchronous_commit'), pg_is_in_recovery(),
+                extract(epoch FROM clock_timestamp())::float8",
     );
+    // The first question may have to connect: its time says nothing about the clock.
+    ask::one(pool, ask("SELECT 1")).await?;
+    let asked = room::Asked::now();
     let row = ask::one(pool, server).await?;
+    let here = asked.answered();
     let read = || -> Result<Vec<Finding>, sqlx::Error> {
         let (version, number): (String, i32) = (row.try_get(0)?, row.try_get(1)?);
         let (database, user): (String, String) = (row.try_get(2)?, row.try_get(3)?);
         let mut findings = vec![if number < OLDEST {
-            Finding::wrong("server", format!("PostgreSQL {version} is too old"), "use PostgreSQL 14 or later")
+            let what = format!("PostgreSQL {version} is too old");
+            Finding::wrong("server", Code::DatabaseVersion, what, "use PostgreSQL 14 or later")
         } else {
             Finding::good("server", format!("PostgreSQL {version}, database {database} as {user}"))
         }];
         if row.try_get::<String, _>(4)? == "off" {
             findings.push(Finding::doubtful(
                 "synchronous_commit",
+                Code::CommitAsync,
                 "synchronous_commit is off: a crash of the server may lose what was committed just before, events and data alike",
                 format!("ALTER DATABASE {database} SET synchronous_commit = on"),
             ));
@@ -118,10 +188,12 @@ async fn server(pool: &PgPool) -> Result<Vec<Finding>, StoreError> {
         if row.try_get(5)? {
             findings.push(Finding::wrong(
                 "standby",
+                Code::DatabaseReadOnly,
                 "the server is a read-only standby",
                 "name the primary in DATABASE_URL",
             ));
         }
+        findings.push(here.against(row.try_get(6)?));
         Ok(findings)
     };
     read().map_err(classify)
@@ -140,11 +212,23 @@ async fn structure(pool: &PgPool, table: &TableName) -> Result<Vec<Finding>, Sto
     let migrate = format!("postbox migrate up --table {table}");
     let mut findings = vec![Finding::good("table", format!("{} is there", shape.name))];
     if shape.layout() == Layout::Bare {
+        // Somebody migrated it once: what is missing was lost.
+        let missing = shape.missing();
+        if missing.len() < EXTENSION.len() && !missing.is_empty() {
+            let what = format!(
+                "{} was migrated, and lacks {}: relayed as a bare table",
+                shape.name,
+                missing.join(", ")
+            );
+            findings.push(Finding::wrong("layout", Code::ColumnMissing, what, migrate));
+            return Ok(findings);
+        }
         let mut off = vec!["pause", "dead_at", "leader by row", "attempts_log", "fan-out", "audit"];
         if shape.missing().is_empty() {
             off = vec!["pause", "leader by row", "audit"];
         }
-        findings.push(Finding::doubtful("layout", format!("bare table: no {}", off.join(", no ")), migrate));
+        let what = format!("bare table: no {}", off.join(", no "));
+        findings.push(Finding::doubtful("layout", Code::TableBare, what, migrate));
         return Ok(findings);
     }
     findings.push(Finding::good("layout", "all columns are there"));
@@ -161,7 +245,10 @@ async fn history(connection: &mut PgConnection, table: &TableName) -> Result<Opt
     let Some(found) = HistoryShape::read(connection, table).await.map_err(classify)? else { return Ok(None) };
     Ok(Some(match found.check() {
         Ok(()) => Finding::good("history", format!("{} is there", name_of(table))),
-        Err(error) => Finding::doubtful("history", error.message(), "rename it, if events are to be moved"),
+        Err(error) => {
+            let fix = "rename it, if events are to be moved";
+            Finding::doubtful("history", Code::HistoryMissing, error.message(), fix)
+        }
     }))
 }
 
@@ -170,65 +257,24 @@ async fn history(connection: &mut PgConnection, table: &TableName) -> Result<Opt
 async fn drift(connection: &mut PgConnection, table: &TableName, migrate: &str) -> Vec<Finding> {
     let steps = match plan(connection, table).await {
         Ok(plan) => plan.steps,
-        Err(error) => return vec![failed("schema", &error)],
+        Err(error) => return vec![Finding::failed("schema", &error)],
     };
     if steps.is_empty() {
         return vec![Finding::good("schema", "the schema is as this version wants it")];
     }
     let finding = |step: &super::migrate::Step| {
         let what = format!("schema differs: {}", step.what);
-        if step.lock == StepLock::Concurrent && step.what.contains("index") {
-            Finding::wrong("schema", what, migrate)
+        let index = step.lock == StepLock::Concurrent && step.what.contains("index");
+        if index && step.what.starts_with("- invalid") {
+            Finding::wrong("schema", Code::IndexInvalid, what, migrate)
+        } else if index && step.what.contains("tenant_published") {
+            // Nothing of the relay goes by it, and some drop it on purpose.
+            Finding::doubtful("schema", Code::IndexMissing, what, migrate)
+        } else if index {
+            Finding::wrong("schema", Code::IndexMissing, what, migrate)
         } else {
-            Finding::doubtful("schema", what, migrate)
+            Finding::doubtful("schema", Code::SchemaDrift, what, migrate)
         }
     };
     steps.iter().map(finding).collect()
-}
-
-/// Whoever holds an old snapshot in this database keeps dead row versions alive, and every claim has to read past them
-/// (hazard 15).
-async fn long_transactions(pool: &PgPool, limit: Duration) -> Result<Vec<Finding>, StoreError> {
-    let open = ask(
-        "SELECT 'pid ' || pid, extract(epoch FROM clock_timestamp() - xact_start)::float8,
-                concat_ws(', ', usename, nullif(application_name, ''), state), format('SELECT pg_terminate_backend(%s)', pid)
-         FROM pg_stat_activity
-         WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()
-           AND datname = current_database()
-           AND backend_type = 'client backend' AND xact_start < clock_timestamp() - make_interval(secs => $1)
-         UNION ALL
-         SELECT 'prepared transaction ' || gid, extract(epoch FROM clock_timestamp() - prepared)::float8, owner::text,
-                format('ROLLBACK PREPARED %L', gid)
-         FROM pg_prepared_xacts WHERE database = current_database() AND prepared < clock_timestamp() - make_interval(secs => $1)
-         ORDER BY 2 DESC LIMIT 5",
-    )
-    .bind(limit.as_secs_f64());
-    let rows = ask::all(pool, open).await?;
-    let read = |row: &sqlx::postgres::PgRow| -> Result<Finding, sqlx::Error> {
-        let (holder, seconds): (String, f64) = (row.try_get(0)?, row.try_get(1)?);
-        let (who, fix): (String, String) = (row.try_get(2)?, row.try_get(3)?);
-        let age = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        let what = format!(
-            "{holder} ({who}) has a transaction open for {}s: vacuum cannot clean up behind the relay, claims get slow",
-            age.as_secs()
-        );
-        let fix = format!("end it: {fix}");
-        Ok(if age > limit * FAR_TOO_LONG {
-            Finding::wrong("transactions", what, fix)
-        } else {
-            Finding::doubtful("transactions", what, fix)
-        })
-    };
-    let mut findings = rows.iter().map(read).collect::<Result<Vec<_>, _>>().map_err(classify)?;
-    let sees_all = ask::one(pool, ask("SELECT pg_has_role('pg_read_all_stats', 'USAGE')")).await?;
-    if !sees_all.try_get::<bool, _>(0).map_err(classify)? {
-        findings.push(Finding::doubtful(
-            "transactions",
-            "the transactions of other users are not visible to this one",
-            "GRANT pg_read_all_stats TO this user, or look as another",
-        ));
-    } else if findings.is_empty() {
-        findings.push(Finding::good("transactions", "no transaction is open for long"));
-    }
-    Ok(findings)
 }

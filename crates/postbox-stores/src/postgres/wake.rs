@@ -28,7 +28,7 @@ use super::link::OPERATION_LIMIT;
 pub(super) const LOCK: i32 = 0x706f_7374;
 
 /// The same for the lock of the one relay that may sleep.
-const SLEEPER: i32 = 0x706f_7375;
+pub(super) const SLEEPER: i32 = 0x706f_7375;
 
 /// The trigger that wakes a relay for those who write rows by SQL of their own, and its function.
 pub(super) const TRIGGER: &str = "postbox_wake";

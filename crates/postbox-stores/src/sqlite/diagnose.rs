@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use postbox_core::{Code, Diagnose, Examination, Finding, Level, StoreError, TableName};
-use sqlx::{AssertSqlSafe, SqliteConnection};
+use postbox_core::{Code, Diagnose, Examination, Finding, Flow, Level, StoreError, TableName};
+use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use super::admin::SqliteAdmin;
+use super::clock::now;
 use super::error::{classify, is_busy, within};
 use super::history::{HistoryShape, name_of};
 use super::link::Link;
@@ -24,6 +25,9 @@ const LOG_FAR_TOO_LARGE: u64 = 1024 * MIB;
 const ROOM_LITTLE: u64 = 1024 * MIB;
 const ROOM_NONE: u64 = 64 * MIB;
 
+/// Among so many events that are due, one is looked for that nothing holds back.
+const AMONG: i64 = 200;
+
 /// The write lock is asked for no longer than this: a doctor's patients do not wait.
 const LONGEST_LOOK: Duration = Duration::from_secs(3);
 
@@ -34,7 +38,7 @@ impl Diagnose for SqliteAdmin {
         if ours.path().try_exists().is_ok_and(|there| !there) && ours.path() != Path::new(":memory:") {
             let what = format!("{} does not exist", ours.path().display());
             let fix = format!("correct the path, or make it: postbox migrate up --table {table}");
-            return vec![Finding::wrong("file", what, fix)];
+            return vec![Finding::wrong("file", Code::DatabaseFile, what, fix)];
         }
         let opened = async {
             let mut link = self.0.reader().await?;
@@ -45,7 +49,7 @@ impl Diagnose for SqliteAdmin {
         };
         let (mut link, file, version) = match opened.await {
             Ok(opened) => opened,
-            Err(error) => return vec![failed("file", &error)],
+            Err(error) => return vec![Finding::failed("file", &error)],
         };
         let (connection, file) = (&mut link.connection, Path::new(&file));
         let mut findings =
@@ -56,7 +60,7 @@ impl Diagnose for SqliteAdmin {
         findings.push(log(file));
         match structure(connection, table).await {
             Ok(found) => findings.extend(found),
-            Err(error) => findings.push(failed("table", &error).with_fix(table, &error)),
+            Err(error) => findings.push(Finding::failed("table", &error).with_fix(table, &error)),
         }
         // A connection that something could not be asked of is not used again.
         if findings.iter().all(|finding| finding.level == Level::Good) {
@@ -64,11 +68,39 @@ impl Diagnose for SqliteAdmin {
         }
         findings
     }
-}
 
-/// A check that could not be made.
-fn failed(check: &'static str, error: &StoreError) -> Finding {
-    Finding::wrong(check, error.message(), error.code().next_step())
+    async fn flow(&self) -> Result<Flow, StoreError> {
+        let looked = self.0.looked().await?;
+        let sql = looked.template.fill(
+            "SELECT f.sequence, coalesce(?1 - f.available_at, 0),
+                    (SELECT coalesce(max(sequence), 0) FROM {{table}})
+             FROM (SELECT 1) AS one LEFT JOIN (
+                 SELECT p.sequence, p.available_at
+                 FROM (SELECT * FROM {{table}} {{by_pending}}
+                       WHERE published_at IS NULL AND dead_at IS NULL AND available_at <= ?1
+                       ORDER BY available_at, sequence LIMIT ?2) AS p
+                 WHERE p.aggregate_id IS NULL OR NOT EXISTS (
+                     SELECT 1 FROM {{table}} AS d {{by_dead}} WHERE d.dead_at IS NOT NULL AND d.published_at IS NULL
+                        AND d.aggregate_id = p.aggregate_id AND d.aggregate_type IS p.aggregate_type
+                        AND d.tenant_id = p.tenant_id AND d.sequence < p.sequence)
+                 ORDER BY p.available_at, p.sequence LIMIT 1
+             ) AS f ON true",
+        );
+        let mut link = self.0.reader().await?;
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(now()).bind(AMONG);
+        let row = within(OPERATION_LIMIT, query.fetch_one(&mut link.connection)).await?;
+        link.keep();
+        let read = || -> Result<Flow, sqlx::Error> {
+            let micros = u64::try_from(row.try_get::<i64, _>(1)?).unwrap_or_default();
+            Ok(Flow {
+                first_due: row.try_get(0)?,
+                due_for: Duration::from_micros(micros),
+                written: row.try_get(2)?,
+                published: None,
+            })
+        };
+        read().map_err(classify)
+    }
 }
 
 trait WithFix {
@@ -104,6 +136,7 @@ async fn writable(ours: &Link, connection: &mut SqliteConnection, long: Duration
         return vec![if is_busy(&error) {
             Finding::doubtful(
                 "transactions",
+                Code::DatabaseLocked,
                 format!("somebody held the write lock for all of {limit:?}: nobody else can write meanwhile"),
                 format!(
                     "end that transaction; fuser {} shows which processes have the file open",
@@ -111,7 +144,7 @@ async fn writable(ours: &Link, connection: &mut SqliteConnection, long: Duration
                 ),
             )
         } else {
-            failed("file", &ours.explain(classify(error)))
+            Finding::failed("file", &ours.explain(classify(error)))
         }];
     }
     let probe = async {
@@ -123,7 +156,7 @@ async fn writable(ours: &Link, connection: &mut SqliteConnection, long: Duration
     vec![
         match probed.and(ended) {
             Ok(_) => Finding::good("file", "the file can be written"),
-            Err(error) => failed("file", &ours.explain(error)),
+            Err(error) => Finding::failed("file", &ours.explain(error)),
         },
         Finding::good("transactions", "nobody holds the write lock for long"),
     ]
@@ -135,8 +168,8 @@ fn room(file: &Path) -> Option<Finding> {
     let what = format!("{} free on the disk of {}", size(free), file.display());
     let fix = "make room: without any, neither events nor their delivery can be written";
     Some(match free {
-        _ if free < ROOM_NONE => Finding::wrong("disk", what, fix),
-        _ if free < ROOM_LITTLE => Finding::doubtful("disk", what, fix),
+        _ if free < ROOM_NONE => Finding::wrong("disk", Code::DiskFull, what, fix),
+        _ if free < ROOM_LITTLE => Finding::doubtful("disk", Code::DiskFull, what, fix),
         _ => Finding::good("disk", what),
     })
 }
@@ -151,10 +184,11 @@ async fn journal(connection: &mut SqliteConnection) -> Finding {
         ),
         Ok(mode) => Finding::wrong(
             "journal",
+            Code::JournalMode,
             format!("the journal mode is {mode}: readers and writers shut each other out"),
             "PRAGMA journal_mode = WAL, on a local disk, as a user who may write the file and its directory",
         ),
-        Err(error) => failed("journal", &error),
+        Err(error) => Finding::failed("journal", &error),
     }
 }
 
@@ -173,8 +207,8 @@ fn log(file: &Path) -> Finding {
         file.display()
     );
     match bytes {
-        _ if bytes > LOG_FAR_TOO_LARGE => Finding::wrong("wal", grown, fix),
-        _ if bytes > LOG_LARGE => Finding::doubtful("wal", grown, fix),
+        _ if bytes > LOG_FAR_TOO_LARGE => Finding::wrong("wal", Code::WalLarge, grown, fix),
+        _ if bytes > LOG_LARGE => Finding::doubtful("wal", Code::WalLarge, grown, fix),
         _ => Finding::good("wal", format!("the write-ahead log has {}", size(bytes))),
     }
 }
@@ -192,7 +226,7 @@ async fn structure(connection: &mut SqliteConnection, table: &TableName) -> Resu
     let missing = shape.lacking();
     if !missing.is_empty() {
         let what = format!("no relay works on it: no {}", missing.join(", no "));
-        findings.push(Finding::wrong("layout", what, migrate));
+        findings.push(Finding::wrong("layout", Code::ColumnMissing, what, migrate));
         return Ok(findings);
     }
     findings.push(Finding::good("layout", "all columns are there"));
@@ -200,7 +234,8 @@ async fn structure(connection: &mut SqliteConnection, table: &TableName) -> Resu
         findings.push(match found.check() {
             Ok(()) => Finding::good("history", format!("{} is there", name_of(&table))),
             Err(error) => {
-                Finding::doubtful("history", error.message(), "rename it, if events are to be moved")
+                let fix = "rename it, if events are to be moved";
+                Finding::doubtful("history", Code::HistoryMissing, error.message(), fix)
             }
         });
     }
@@ -213,14 +248,16 @@ async fn structure(connection: &mut SqliteConnection, table: &TableName) -> Resu
 async fn drift(connection: &mut SqliteConnection, table: &TableName, migrate: &str) -> Vec<Finding> {
     let steps = match plan(connection, table).await {
         Ok(plan) => plan.steps,
-        Err(error) => return vec![failed("schema", &error)],
+        Err(error) => return vec![Finding::failed("schema", &error)],
     };
     let finding = |step: &Step| {
         let what = format!("schema differs: {}", step.what);
         if step.what.ends_with("view") {
-            Finding::doubtful("schema", what, migrate)
+            Finding::doubtful("schema", Code::SchemaDrift, what, migrate)
+        } else if step.what.contains("index") {
+            Finding::wrong("schema", Code::IndexMissing, what, migrate)
         } else {
-            Finding::wrong("schema", what, migrate)
+            Finding::wrong("schema", Code::SchemaDrift, what, migrate)
         }
     };
     // The journal has its own check.

@@ -10,7 +10,7 @@ use postbox_testkit::suite::{OpenTransaction as _, Subject as _, events};
 use crate::subject::Table;
 
 async fn examine(admin: &SqliteAdmin) -> Vec<Finding> {
-    admin.diagnose(Examination { long_transaction: Duration::from_millis(200) }).await
+    admin.diagnose(Examination { long_transaction: Duration::from_millis(200), connections: 0 }).await
 }
 
 async fn at(table: &Table, file: &str) -> Vec<Finding> {

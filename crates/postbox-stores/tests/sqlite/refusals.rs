@@ -176,7 +176,7 @@ async fn a_file_or_a_directory_that_may_not_be_written() {
             let options = options(&file);
             let opened =
                 SqliteStore::builder(options.clone(), name.clone()).build().open().await.unwrap_err();
-            let examination = Examination { long_transaction: Duration::from_millis(100) };
+            let examination = Examination { long_transaction: Duration::from_millis(100), connections: 0 };
             let found = SqliteAdmin::connect(options.clone(), name).diagnose(examination).await;
             (opened, found, write(&options, 1).await.unwrap_err())
         });

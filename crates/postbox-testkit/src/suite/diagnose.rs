@@ -6,7 +6,7 @@ use postbox_core::{Diagnose, Examination, Finding, Level, TableName};
 
 use super::{Subject, enqueue, events};
 
-const EXAMINATION: Examination = Examination { long_transaction: Duration::from_mins(1) };
+const EXAMINATION: Examination = Examination { long_transaction: Duration::from_mins(1), connections: 4 };
 
 fn of<'a>(findings: &'a [Finding], check: &str) -> Vec<&'a Finding> {
     findings.iter().filter(|finding| finding.check == check).collect()
@@ -25,11 +25,29 @@ pub async fn a_table_that_is_well_is_found_well<S: Subject>(subject: &S) {
     for finding in &findings {
         assert!(finding.level < Level::Wrong, "{finding:?}");
         assert_eq!(finding.fix.is_some(), finding.level != Level::Good, "{finding:?}");
+        assert_eq!(finding.code.is_some(), finding.level != Level::Good, "{finding:?}");
         assert!(!finding.what.is_empty() && !finding.what.contains('\n'), "{finding:?}");
     }
     assert!(of(&findings, "server").iter().chain(&of(&findings, "table")).all(|f| f.level == Level::Good));
     let bare = of(&findings, "layout").iter().any(|finding| finding.level == Level::Doubtful);
     assert_eq!(bare, !full, "{findings:#?}");
+}
+
+/// Two looks tell whether delivery goes on: what is due is named by its sequence, what is scheduled is not due, and what was
+/// published is not either.
+pub async fn two_looks_tell_how_far_delivery_has_come<S: Subject>(subject: &S) {
+    let admin = subject.admin();
+    assert_eq!(admin.flow().await.expect("a look").first_due, None);
+    enqueue(subject, events(2)).await;
+    let first = admin.flow().await.expect("a look");
+    assert!(first.first_due.is_some(), "{first:?}");
+    assert!(first.due_for < Duration::from_mins(1), "{first:?}");
+    let again = admin.flow().await.expect("a look");
+    assert_eq!((first.first_due, first.written), (again.first_due, again.written));
+    enqueue(subject, events(1)).await;
+    let more = admin.flow().await.expect("a look");
+    assert_eq!(more.first_due, first.first_due);
+    assert!(more.written > first.written || more.written.is_none(), "{more:?} after {first:?}");
 }
 
 /// With a name that is nearly right, and what to do.

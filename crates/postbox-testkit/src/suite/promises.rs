@@ -137,6 +137,7 @@ macro_rules! store_suite {
                 history: hot_events_go_where_the_others_go,
                 diagnose: a_table_that_is_well_is_found_well,
                 diagnose: a_table_that_is_missing_is_a_finding,
+                diagnose: two_looks_tell_how_far_delivery_has_come,
             }
         }
     };

@@ -42,7 +42,7 @@ fn keys(mut bytes: &[u8]) -> Vec<Key> {
 }
 
 /// What follows an escape sequence, without its escape.
-fn after_escape(bytes: &[u8]) -> &[u8] {
+pub(in crate::cmd) fn after_escape(bytes: &[u8]) -> &[u8] {
     match bytes {
         [b'[' | b'O', rest @ ..] => {
             let end = rest.iter().position(|byte| (0x40..=0x7e).contains(byte));
@@ -139,7 +139,7 @@ impl Ending {
 }
 
 /// The next bytes from the terminal. Waits a moment after an escape: a sequence may come in pieces.
-fn read() -> io::Result<Vec<u8>> {
+pub(in crate::cmd) fn read() -> io::Result<Vec<u8>> {
     let mut bytes = read_some()?;
     while bytes.last() == Some(&0x1b) {
         let stdin = io::stdin();

@@ -17,16 +17,16 @@ const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l\u{1b}[?7l";
 const LEAVE: &str = "\u{1b}[0m\u{1b}[?7h\u{1b}[?25h\u{1b}[?1049l";
 
 /// Whether there is a terminal that can be drawn on, with somebody at its keys.
-pub(super) fn can_be_live() -> bool {
+pub(in crate::cmd) fn can_be_live() -> bool {
     let capable = std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb");
     capable && io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
 /// The terminal while it is ours. Dropping it gives it back.
-pub(super) struct Screen(());
+pub(in crate::cmd) struct Screen(());
 
 impl Screen {
-    pub(super) fn enter() -> io::Result<Self> {
+    pub(in crate::cmd) fn enter() -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let before = std::panic::take_hook();
@@ -47,7 +47,7 @@ impl Screen {
     }
 
     /// Columns and rows now; terminals that do not know have the usual size.
-    pub(super) fn size() -> Size {
+    pub(in crate::cmd) fn size() -> Size {
         let size = tcgetwinsize(io::stdout()).ok();
         let (width, height) = size.map_or((0, 0), |size| (size.ws_col, size.ws_row));
         let known = |number: u16, usual| if number == 0 { usual } else { usize::from(number) };
@@ -55,7 +55,7 @@ impl Screen {
     }
 
     /// Draws over what is there, in one piece, so that nothing flickers.
-    pub(super) fn draw(lines: &[Line]) -> io::Result<()> {
+    pub(in crate::cmd) fn draw(lines: &[Line]) -> io::Result<()> {
         // Held while it is checked whose terminal it is: who gives it back for good keeps this lock.
         let _held = io::stdout().lock();
         if BEFORE.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
@@ -79,7 +79,7 @@ impl Drop for Screen {
 }
 
 /// Gives the terminal back; once is enough.
-pub(super) fn leave() {
+pub(in crate::cmd) fn leave() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(modes) = before {
         // First the modes, which cannot block. Nobody is left to tell when either fails.

@@ -9,13 +9,13 @@ use crate::render::{Tint, age, printable, thousands};
 
 /// Columns and rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Size {
-    pub(super) width: usize,
-    pub(super) height: usize,
+pub(in crate::cmd) struct Size {
+    pub(in crate::cmd) width: usize,
+    pub(in crate::cmd) height: usize,
 }
 
 /// A line in pieces of one colour each.
-pub(super) type Line = Vec<(String, Tint)>;
+pub(in crate::cmd) type Line = Vec<(String, Tint)>;
 
 /// All that is shown.
 #[derive(Debug, Clone)]
