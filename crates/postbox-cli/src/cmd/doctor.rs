@@ -5,6 +5,7 @@ use std::time::Duration;
 use postbox_core::{
     Diagnose, Examination, Finding, History, Inspect, Level, StoreError, TableCounts, TableName, TableRelay,
 };
+use postbox_stores::any::AnyAdmin;
 use serde_json::{Value, json};
 
 use super::{block_on, given, tables, within_patience};
@@ -15,7 +16,7 @@ use crate::render::{Tint, age, counted, paint, printable, thousands};
 use crate::report::{Exit, Failure, in_database, say, say_json};
 
 /// A transaction open for longer than this holds others up.
-const LONG_TRANSACTION: Duration = Duration::from_mins(1);
+pub(crate) const LONG_TRANSACTION: Duration = Duration::from_mins(1);
 
 /// Events that have been due for longer than this are late, and far too late.
 const LATE: Duration = Duration::from_secs(10);
@@ -66,17 +67,29 @@ async fn look(call: &Call<'_>, examination: Examination) -> Result<Vec<Report>, 
     let mut reports = vec![of(None, vec![Finding::good("connection", place)])];
     for table in tables {
         let store = database.direct_admin(&table, &call.config);
+        let relay = &call.config.relay;
         let findings = within_patience(async {
-            let mut found = examine(&store, &table, examination, call.config.relay.single_active).await;
-            if call.config.relay.history == History::Move {
-                found.extend(moves(&table, store.has_history().await));
-            }
-            Ok(found)
+            Ok(of_table(&store, &table, examination, relay.single_active, relay.history).await)
         });
         let findings = findings.await.unwrap_or_else(|failure| vec![unreachable(&failure)]);
         reports.push(of(Some(table), findings));
     }
     Ok(reports)
+}
+
+/// Everything about one table.
+pub(crate) async fn of_table(
+    store: &AnyAdmin,
+    table: &TableName,
+    examination: Examination,
+    single_active: bool,
+    history: History,
+) -> Vec<Finding> {
+    let mut found = examine(store, table, examination, single_active).await;
+    if history == History::Move {
+        found.extend(moves(table, store.has_history().await));
+    }
+    found
 }
 
 /// A failure as a finding, with its own next step.
@@ -86,7 +99,7 @@ fn unreachable(failure: &Failure) -> Finding {
 }
 
 /// What the configuration itself has wrong was refused before; this is what parts can be made of, and what is doubtful.
-fn settings(config: &Config) -> Vec<Finding> {
+pub(crate) fn settings(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Err(failure) = assemble::check(config) {
         let (what, fix) = failure.first();

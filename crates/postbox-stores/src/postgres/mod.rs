@@ -38,6 +38,7 @@ mod settling;
 mod signal;
 mod statements;
 mod store;
+mod survey;
 mod strands;
 mod strategy;
 mod tenants;
