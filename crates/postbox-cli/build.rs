@@ -19,7 +19,9 @@ fn main() -> io::Result<()> {
         let mark = fs::read(&file)?.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
-        let _ = writeln!(code, "    ({name:?}, include_bytes!({file:?}), \"\\\"{mark:016x}\\\"\"),");
+        // As a string of Rust, whatever is in it.
+        let path = file.to_string_lossy();
+        let _ = writeln!(code, "    ({name:?}, include_bytes!({path:?}), \"\\\"{mark:016x}\\\"\"),");
     }
     code.push_str("];\n");
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());

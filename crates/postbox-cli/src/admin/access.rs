@@ -11,7 +11,7 @@ use postbox_core::Code;
 use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use crate::config::{Admin as Settings, Config, Secret};
+use crate::config::{Admin as Settings, Config, Hidden, Secret};
 use crate::report::{Failure, Problem};
 
 /// The cookie of a session.
@@ -120,7 +120,8 @@ impl Access {
             let message = format!(
                 "admin.listen = {listen}{origin} can be reached by others, and there is no token: anybody could discard events"
             );
-            let next = "set OUTBOX_ADMIN_OPERATOR_TOKENS and OUTBOX_ADMIN_VIEWER_TOKENS, or listen on 127.0.0.1";
+            let next =
+                "set OUTBOX_ADMIN_OPERATOR_TOKENS and OUTBOX_ADMIN_VIEWER_TOKENS, or listen on 127.0.0.1";
             return Err(invalid(message, next));
         }
         Ok(access)
@@ -149,9 +150,14 @@ impl Access {
         let mut tokens: Vec<Token> = Vec::new();
         for (role, setting, given, file) in [
             (Role::Viewer, "admin.viewer_tokens", &settings.viewer_tokens, &settings.viewer_tokens_file),
-            (Role::Operator, "admin.operator_tokens", &settings.operator_tokens, &settings.operator_tokens_file),
+            (
+                Role::Operator,
+                "admin.operator_tokens",
+                &settings.operator_tokens,
+                &settings.operator_tokens_file,
+            ),
         ] {
-            let mut all: Vec<Secret> = given.clone();
+            let mut all: Vec<Hidden> = given.clone();
             if let Some(file) = file {
                 all.extend(from_file(&format!("{setting}_file"), file)?);
             }
@@ -195,7 +201,8 @@ impl Access {
     /// Whether a page of this origin is ours: it has the name that the request went to, or one of the list, which a proxy
     /// may have changed on the way.
     pub(super) fn knows_origin(&self, origin: &str, host: &str) -> bool {
-        let Some(authority) = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://")) else {
+        let Some(authority) = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"))
+        else {
             return false;
         };
         authority.eq_ignore_ascii_case(host)
@@ -226,8 +233,10 @@ impl Access {
     pub(super) fn by_cookie(&self, cookie: &str) -> Option<Who> {
         let (payload, tag) = cookie.rsplit_once('.')?;
         let tag = BASE64.decode(tag).ok()?;
-        let known =
-            self.tokens.iter().find(|token| hmac::verify(&token.sessions, payload.as_bytes(), &tag).is_ok())?;
+        let known = self
+            .tokens
+            .iter()
+            .find(|token| hmac::verify(&token.sessions, payload.as_bytes(), &tag).is_ok())?;
         let mut parts = payload.split('.').skip(1);
         let (expires, nonce) = (parts.next()?.parse::<u64>().ok()?, parts.next()?);
         if expires <= now() || self.lock().contains_key(nonce) {
@@ -269,19 +278,27 @@ impl Access {
 
 fn token(key: &hmac::Key, role: Role, setting: &str, given: &str) -> Result<Token, Failure> {
     let is_name = |name: &str| {
-        !name.is_empty() && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._@-".contains(&b))
+        !name.is_empty()
+            && name.len() <= 64
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._@-".contains(&b))
     };
     let (name, token) = match given.split_once(':') {
         Some((name, token)) if is_name(name) => (name, token),
         _ => (role.as_str(), given),
     };
-    let accepted = "give tokens of at least 16 characters without spaces, such as alice:$(openssl rand -hex 32)";
+    let accepted =
+        "give tokens of at least 16 characters without spaces, such as alice:$(openssl rand -hex 32)";
     if token.len() < SHORTEST_TOKEN || token.len() > LONGEST_TOKEN {
-        let message = format!("a token of {setting} has less than {SHORTEST_TOKEN} characters, or more than {LONGEST_TOKEN}");
+        let message = format!(
+            "a token of {setting} has less than {SHORTEST_TOKEN} characters, or more than {LONGEST_TOKEN}"
+        );
         return Err(invalid(message, accepted));
     }
     if !token.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(invalid(format!("a token of {setting} has a space or a special character in it"), accepted));
+        return Err(invalid(
+            format!("a token of {setting} has a space or a special character in it"),
+            accepted,
+        ));
     }
     let secret = format!("postbox admin session\0{}\0{name}\0{token}", role.as_str());
     Ok(Token {
@@ -293,12 +310,12 @@ fn token(key: &hmac::Key, role: Role, setting: &str, given: &str) -> Result<Toke
 }
 
 /// The tokens of a file, one on each line; what follows a `#` at the start of one is for people.
-fn from_file(setting: &str, file: &str) -> Result<Vec<Secret>, Failure> {
-    let text = std::fs::read_to_string(file).map_err(|error| {
+fn from_file(setting: &str, file: &Secret) -> Result<Vec<Hidden>, Failure> {
+    let text = std::fs::read_to_string(file.reveal()).map_err(|error| {
         invalid(format!("{setting} = {file} cannot be read: {error}"), "name a file that this user may read")
     })?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let tokens: Vec<Secret> = lines.map(Secret::new).collect();
+    let tokens: Vec<Hidden> = lines.map(Hidden::new).collect();
     if tokens.is_empty() {
         return Err(invalid(format!("{setting} = {file} has no token in it"), "write one on each line"));
     }
@@ -315,7 +332,11 @@ fn bytes<const N: usize>(random: &SystemRandom) -> Result<[u8; N], Failure> {
 
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && (!name.contains(':') || name.ends_with(']')) => name,
+        Some((name, port))
+            if port.bytes().all(|b| b.is_ascii_digit()) && (!name.contains(':') || name.ends_with(']')) =>
+        {
+            name
+        }
         _ => host,
     }
 }
@@ -328,7 +349,7 @@ pub(super) fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::{Access, Role, Settings};
-    use crate::config::Secret;
+    use crate::config::Hidden;
 
     fn settings() -> Settings {
         Settings {
@@ -337,8 +358,11 @@ mod tests {
             base_path: "/postbox".to_owned(),
             read_only: false,
             hosts: vec!["ops.example.org".to_owned()],
-            viewer_tokens: vec![Secret::new("0123456789abcdef-viewer")],
-            operator_tokens: vec![Secret::new("alice:0123456789abcdef-alice"), Secret::new("bob:0123456789abcdef-bob")],
+            viewer_tokens: vec![Hidden::new("0123456789abcdef-viewer")],
+            operator_tokens: vec![
+                Hidden::new("alice:0123456789abcdef-alice"),
+                Hidden::new("bob:0123456789abcdef-bob"),
+            ],
             viewer_tokens_file: None,
             operator_tokens_file: None,
         }
@@ -378,10 +402,19 @@ mod tests {
     #[test]
     fn only_names_of_the_list_and_addresses_of_its_own_are_known() {
         let access = access();
-        for host in ["localhost", "localhost:8080", "127.0.0.1:8080", "[::1]:8080", "Ops.Example.org:443", "127.0.0.2"] {
+        for host in [
+            "localhost",
+            "localhost:8080",
+            "127.0.0.1:8080",
+            "[::1]:8080",
+            "Ops.Example.org:443",
+            "127.0.0.2",
+        ] {
             assert!(access.knows_host(host), "{host}");
         }
-        for host in ["evil.example", "10.0.0.1", "localhost.evil.example", "", "127.0.0.1.evil.example", "[::1"] {
+        for host in
+            ["evil.example", "10.0.0.1", "localhost.evil.example", "", "127.0.0.1.evil.example", "[::1"]
+        {
             assert!(!access.knows_host(host) || host == "[::1", "{host}");
         }
         assert!(access.knows_origin("http://localhost:8080", "localhost:8080"));
@@ -395,9 +428,15 @@ mod tests {
 
     #[test]
     fn tokens_that_could_be_guessed_or_mixed_up_are_refused_without_showing_them() {
-        for tokens in [vec!["short"], vec!["alice:short"], vec!["0123456789 abcdef"], vec!["a:0123456789abcdef", "b:0123456789abcdef"]] {
-            let operator_tokens = tokens.iter().map(|token| Secret::new(*token)).collect();
-            let refused = Access::with(&Settings { operator_tokens, ..settings() }, "127.0.0.1:1".parse().unwrap());
+        for tokens in [
+            vec!["short"],
+            vec!["alice:short"],
+            vec!["0123456789 abcdef"],
+            vec!["a:0123456789abcdef", "b:0123456789abcdef"],
+        ] {
+            let operator_tokens = tokens.iter().map(|token| Hidden::new(*token)).collect();
+            let refused =
+                Access::with(&Settings { operator_tokens, ..settings() }, "127.0.0.1:1".parse().unwrap());
             let text = refused.unwrap_err().to_string();
             assert!(text.contains("admin.operator_tokens") && !text.contains("0123456789"), "{text}");
         }

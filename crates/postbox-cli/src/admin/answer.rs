@@ -65,9 +65,12 @@ impl Refusal {
 
     /// The database took too long.
     pub(super) fn too_late(table: &TableName) -> Self {
-        let message = format!("no answer about {table} in time: the database is overloaded or away, or this looks at too much");
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::DatabaseUnreachable, message)
-            .next("narrow the filter, or look with the command line; postbox doctor names what holds a database up")
+        let message = format!(
+            "no answer about {table} in time: the database is overloaded or away, or this looks at too much"
+        );
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, Code::DatabaseUnreachable, message).next(
+            "narrow the filter, or look with the command line; postbox doctor names what holds a database up",
+        )
     }
 
     /// What a database says about a table.

@@ -4,7 +4,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
-use postbox_core::{DeadCause, DeadFilter, DeadLetters as _, EventStatus, Browse as _};
+use postbox_core::{Browse as _, DeadCause, DeadFilter, DeadLetters as _, EventStatus};
 use serde_json::{Value, json};
 
 use super::access::Who;
@@ -146,15 +146,13 @@ fn command(table: &Table, words: &str, fields: &Fields, chosen: &Chosen) -> Resu
 /// The statement in words, as the program shows it.
 fn statement(table: &Table, kind: Kind, chosen: &Chosen, rows: u64, matched: u64) -> String {
     let (name, which) = (&table.name, chosen.describe());
-    match kind {
-        Kind::DiscardDead => format!("DELETE FROM {name} WHERE dead, {which}: for good"),
-        _ => {
-            let first = if rows < matched { format!(", the first {rows} of {matched}") } else { String::new() };
-            format!(
-                "UPDATE {name} SET attempts = 0, available_at = now(), dead_at = NULL, last_error = NULL, … WHERE dead, {which}{first}"
-            )
-        }
+    if kind == Kind::DiscardDead {
+        return format!("DELETE FROM {name} WHERE dead, {which}: for good");
     }
+    let first = if rows < matched { format!(", the first {rows} of {matched}") } else { String::new() };
+    format!(
+        "UPDATE {name} SET attempts = 0, available_at = now(), dead_at = NULL, last_error = NULL, … WHERE dead, {which}{first}"
+    )
 }
 
 /// What a change would do.
@@ -225,7 +223,9 @@ impl Agreed {
             let given = fields.text("confirm")?.unwrap_or_default();
             if given != expected {
                 let message = "the database is not on this machine: confirm must be its name";
-                return Err(Refusal::conflict(message).next("type the name of the database, as the preview has it"));
+                return Err(
+                    Refusal::conflict(message).next("type the name of the database, as the preview has it")
+                );
             }
         }
         let first = fields.number("first", 1, u64::MAX)?;
@@ -240,6 +240,11 @@ impl Agreed {
     }
 }
 
+/// A rate as the program takes it, which is whole.
+pub(super) fn pace(rate: f64) -> String {
+    if rate >= 1.0 { format!("{rate:.0}/s") } else { format!("{:.0}/m", (rate * 60.0).max(1.0)) }
+}
+
 async fn start(admin: &Admin, id: &str, who: Option<&Who>, kind: Kind, fields: &Fields) -> Answer {
     let table = admin.table(id)?;
     let agreed = Agreed::of(table, fields)?;
@@ -247,8 +252,8 @@ async fn start(admin: &Admin, id: &str, who: Option<&Who>, kind: Kind, fields: &
     let chosen = chosen_of(table, fields, "event_ids").await?;
     let rows = agreed.rows_of(count_of(table, &chosen).await?)?;
     let words = if kind == Kind::DiscardDead { "dead discard" } else { "dead replay" };
-    let rate = agreed.rate.map(|rate| format!("{rate}/s"));
-    let command = command(table, words, fields, &chosen)?.flag("first", agreed.first).flag("rate", rate).line();
+    let command = command(table, words, fields, &chosen)?;
+    let command = command.flag("first", agreed.first).flag("rate", agreed.rate.map(pace)).line();
     let plan = Plan {
         kind,
         who: label(who),

@@ -9,8 +9,8 @@ use axum::http::Uri;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use postbox_core::{
-    Browse as _, Code, Content, DeadLetters as _, Direction, EventDetail, EventFilter, EventId, EventStatus, Json,
-    ListRequest, Published, Survey as _,
+    Browse as _, Code, Content, DeadLetters as _, Direction, EventDetail, EventFilter, EventId, EventStatus,
+    Json, ListRequest, Published, Survey as _,
 };
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -22,8 +22,7 @@ use super::fields::{Fields, event_id};
 use super::table::Table;
 use super::tables::label;
 
-const FILTER: [&str; 7] =
-    ["topic", "tenant", "aggregate_type", "aggregate_id", "status", "error", "since"];
+const FILTER: [&str; 7] = ["topic", "tenant", "aggregate_type", "aggregate_id", "status", "error", "since"];
 
 /// A page of events.
 pub(super) async fn list(State(admin): Shared, Path(id): Path<String>, uri: Uri) -> Answer {
@@ -59,11 +58,7 @@ pub(super) async fn list(State(admin): Shared, Path(id): Path<String>, uri: Uri)
 }
 
 /// The command line of a list.
-fn command(
-    table: &Table,
-    fields: &Fields,
-    filter: &EventFilter,
-) -> Result<super::table::Command, Refusal> {
+fn command(table: &Table, fields: &Fields, filter: &EventFilter) -> Result<super::table::Command, Refusal> {
     let aggregate = match (&filter.aggregate_type, &filter.aggregate_id) {
         (Some(kind), Some(id)) => Some(format!("{kind}/{id}")),
         (Some(kind), None) => Some(kind.clone()),
@@ -117,9 +112,8 @@ pub(super) async fn show(State(admin): Shared, Path((id, event)): Path<(String, 
 
 /// Headers as texts, whatever the table has: a number keeps its digits.
 fn texts(headers: &Json) -> BTreeMap<String, String> {
-    let text = |raw: &RawValue| {
-        serde_json::from_str::<String>(raw.get()).unwrap_or_else(|_| raw.get().to_owned())
-    };
+    let text =
+        |raw: &RawValue| serde_json::from_str::<String>(raw.get()).unwrap_or_else(|_| raw.get().to_owned());
     match serde_json::from_str::<BTreeMap<String, Box<RawValue>>>(headers.as_str()) {
         Ok(map) => map.into_iter().map(|(name, value)| (name, text(&value))).collect(),
         Err(_) => BTreeMap::from([("(not a map)".to_owned(), headers.as_str().to_owned())]),
@@ -181,8 +175,11 @@ pub(super) async fn replay(
         EventStatus::New | EventStatus::Publishing | EventStatus::Failed => false,
     };
     if !replayed {
-        let message = format!("{event} is neither dead nor published: its status is {was}, and a relay will see to it");
-        return Err(Refusal::conflict(message).next(table.command("events show").word(&event.to_string()).line()));
+        let message =
+            format!("{event} is neither dead nor published: its status is {was}, and a relay will see to it");
+        return Err(
+            Refusal::conflict(message).next(table.command("events show").word(&event.to_string()).line())
+        );
     }
     admin.pulse.look();
     Ok(ok(&json!({ "event_id": event, "replayed": true, "was": was })))

@@ -44,10 +44,9 @@ impl Fields {
         let mut fields: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for (name, value) in pairs.0 {
             // An empty field of a form is one that was left out.
+            let items = fields.entry(name).or_default();
             if !value.is_empty() {
-                fields.entry(name).or_default().push(Value::from(value));
-            } else {
-                fields.entry(name).or_default();
+                items.push(Value::from(value));
             }
         }
         Self(fields).only(known)
@@ -76,8 +75,11 @@ impl Fields {
             Some(name) => {
                 let name: String = name.chars().take(100).collect();
                 let known = known.concat().join(", ");
-                Err(Refusal::request(format!("there is no {name:?} here"))
-                    .next(if known.is_empty() { "leave it out".to_owned() } else { format!("it takes {known}") }))
+                Err(Refusal::request(format!("there is no {name:?} here")).next(if known.is_empty() {
+                    "leave it out".to_owned()
+                } else {
+                    format!("it takes {known}")
+                }))
             }
             None => Ok(self),
         }
@@ -112,7 +114,8 @@ impl Fields {
     /// A whole number within bounds.
     pub(super) fn number(&self, name: &str, least: u64, most: u64) -> Result<Option<u64>, Refusal> {
         let Some(value) = self.one(name)? else { return Ok(None) };
-        let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten();
+        let digits =
+            |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten();
         let number = value.as_u64().or_else(|| value.as_str().and_then(digits));
         let number = number.filter(|number| (least..=most).contains(number));
         number.map(Some).ok_or_else(|| wrong(name, &format!("give a whole number from {least} to {most}")))
@@ -128,7 +131,8 @@ impl Fields {
     pub(super) fn rate(&self) -> Result<Option<f64>, Refusal> {
         let Some(value) = self.one("rate")? else { return Ok(None) };
         let rate = value.as_f64().filter(|rate| (0.01..=1_000_000.0).contains(rate));
-        rate.map(Some).ok_or_else(|| wrong("rate", "give a number of events per second, from 0.01 to 1000000"))
+        rate.map(Some)
+            .ok_or_else(|| wrong("rate", "give a number of events per second, from 0.01 to 1000000"))
     }
 
     /// A place in a list by sequence or number.
@@ -149,7 +153,9 @@ impl Fields {
             return Ok(Some(at));
         }
         let back = parse_delay(&text).ok().and_then(|ago| now.checked_sub(ago.try_into().ok()?));
-        back.map(Some).ok_or_else(|| wrong(name, "give how long ago, such as 2h, or a time such as 2026-11-15T12:00:00Z"))
+        back.map(Some).ok_or_else(|| {
+            wrong(name, "give how long ago, such as 2h, or a time such as 2026-11-15T12:00:00Z")
+        })
     }
 
     fn tenant(&self) -> Result<Option<TenantId>, Refusal> {

@@ -88,7 +88,10 @@ fn secure(headers: &mut HeaderMap, is_api: bool) {
         (header::REFERRER_POLICY, "no-referrer"),
         (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
         (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
-        (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+        (
+            HeaderName::from_static("permissions-policy"),
+            "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+        ),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
@@ -133,7 +136,10 @@ fn admitted(Gate { admin, need }: &Gate, request: &Request) -> Result<Option<Who
     if let Some(csrf) = &who.csrf {
         let given = text(headers, &HeaderName::from_static(CSRF_HEADER)).unwrap_or_default();
         if !admin.access.same(csrf, given) {
-            return Err(refused(Code::AdminCsrf, "the header x-postbox-csrf is missing or not that of this session"));
+            return Err(refused(
+                Code::AdminCsrf,
+                "the header x-postbox-csrf is missing or not that of this session",
+            ));
         }
     }
     if *need == Need::Change {
@@ -170,13 +176,11 @@ fn who(admin: &Admin, headers: &HeaderMap) -> Result<Option<Who>, Refusal> {
         let given = given.to_str().unwrap_or_default();
         let token = given.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let who = token.and_then(|(_, token)| admin.access.by_token(token.trim()));
-        return match who {
-            Some(who) => Ok(Some(who)),
-            None => {
-                complain("a wrong token was refused");
-                Err(refused(Code::AdminUnauthorized, "the token is not known"))
-            }
-        };
+        if who.is_none() {
+            complain("a wrong token was refused");
+            return Err(refused(Code::AdminUnauthorized, "the token is not known"));
+        }
+        return Ok(who);
     }
     let session = cookie(headers).and_then(|cookie| admin.access.by_cookie(cookie));
     Ok(session.or_else(|| admin.access.local_user()))

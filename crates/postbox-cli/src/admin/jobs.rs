@@ -255,7 +255,8 @@ impl Jobs {
         let id = Uuid::try_parse(id).map_err(|_| Refusal::request("the id of the job is no UUID"))?;
         let found = self.lock().iter().find(|job| job.id == id).cloned();
         found.ok_or_else(|| {
-            Refusal::not_found(format!("there is no job {id} here")).next("jobs end with the process that has them")
+            Refusal::not_found(format!("there is no job {id} here"))
+                .next("jobs end with the process that has them")
         })
     }
 }

@@ -77,11 +77,11 @@ impl Setup {
     }
 
     /// For the demo: on this machine only, at this port or any other.
-    pub(crate) fn local(port: u16, databases: Vec<DatabaseSetup>) -> Result<Option<Self>, Failure> {
+    pub(crate) fn local(port: u16, databases: &[DatabaseSetup]) -> Result<Option<Self>, Failure> {
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         for address in [at(port), at(0)] {
             let access = Access::local(address)?;
-            if let Ok(setup) = Self::bind(access, address, databases.clone(), None) {
+            if let Ok(setup) = Self::bind(access, address, databases.to_vec(), None) {
                 return Ok(Some(setup));
             }
         }
@@ -186,9 +186,7 @@ fn router(admin: &Arc<Admin>) -> Router {
     let inner = api.route("/", get(pages::index)).route("/assets/{*file}", get(pages::asset));
     let router = match admin.access.base.as_str() {
         "" => inner,
-        base => Router::new()
-            .nest(base, inner)
-            .route(&format!("{base}/"), get(pages::index)),
+        base => Router::new().nest(base, inner).route(&format!("{base}/"), get(pages::index)),
     };
     let router = router
         .fallback(|| async { Refusal::not_found("there is nothing here") })

@@ -107,11 +107,15 @@ pub(super) fn of(tables: &[Arc<Table>], version: u64, jobs_running: usize) -> Va
         Some((health, sentence, _)) if all.len() == 1 => (*health, sentence.clone()),
         Some((Health::Good, ..)) => {
             let waiting: u64 = all.iter().filter_map(|(.., value)| value["waiting"].as_u64()).sum();
-            (Health::Good, format!("All {} tables are well: {} waiting.", all.len(), counted(waiting, "event")))
+            (
+                Health::Good,
+                format!("All {} tables are well: {} waiting.", all.len(), counted(waiting, "event")),
+            )
         }
         Some((health, sentence, value)) => {
             let (id, of) = (value["id"].as_str().unwrap_or_default(), all.len());
-            let count = if unwell > 1 { format!("{unwell} of {of} tables are not well. ") } else { String::new() };
+            let count =
+                if unwell > 1 { format!("{unwell} of {of} tables are not well. ") } else { String::new() };
             (*health, format!("{count}{id}: {sentence}"))
         }
     };
@@ -133,9 +137,10 @@ pub(super) fn of_table(table: &Table) -> (Health, String, Value) {
     };
     let here = here(table);
     let (health, sentence) = match (&error, &sample) {
-        (Some(error), _) => {
-            (Health::Bad, format!("The table cannot be looked at: {}.", error.message().trim_end_matches('.')))
-        }
+        (Some(error), _) => (
+            Health::Bad,
+            format!("The table cannot be looked at: {}.", error.message().trim_end_matches('.')),
+        ),
         (None, None) => (Health::Unknown, "The table was not looked at yet.".to_owned()),
         (None, Some(sample)) => judge(sample, here.as_ref(), table.site.single_active),
     };
@@ -218,7 +223,8 @@ fn judge(sample: &Sample, here: Option<&Here>, single_active: bool) -> (Health, 
     let down = here.and_then(|here| here.sinks.iter().find(|sink| sink.open.is_some()));
     if let Some(sink) = down {
         let error = sink.last_error.as_deref().map(|error| format!(" ({})", short(error, 120)));
-        let probe = sink.probe_in.map(|wait| format!(", next probe in {}", age(wait + Duration::from_millis(999))));
+        let probe =
+            sink.probe_in.map(|wait| format!(", next probe in {}", age(wait + Duration::from_millis(999))));
         let text = format!(
             "{} is down for {}{}: {wait}{}.",
             sink.name,
@@ -233,6 +239,9 @@ fn judge(sample: &Sample, here: Option<&Here>, single_active: bool) -> (Health, 
         let reason = relay.paused_reason.as_deref().filter(|reason| !reason.is_empty());
         let reason = reason.map(|reason| format!(" ({})", short(reason, 120))).unwrap_or_default();
         return (Health::Doubtful, format!("Paused by {who}{reason}: {wait}."));
+    }
+    if here.is_some_and(|here| here.standing == "starting" && here.problem.is_some()) && oldest < LATE {
+        return (Health::Doubtful, format!("The relay starts: {wait}."));
     }
     if let Some(problem) = here.and_then(|here| here.problem.as_deref()) {
         return (Health::Bad, format!("{}.", problem.trim_end_matches('.')));
@@ -268,7 +277,12 @@ mod tests {
     use postbox_core::{TableCounts, TableRelay};
 
     fn sample(pending: u64, oldest: u64, dead: u64, leader: bool) -> Sample {
-        let counts = TableCounts { pending, dead, oldest_pending_age: Duration::from_secs(oldest), ..TableCounts::default() };
+        let counts = TableCounts {
+            pending,
+            dead,
+            oldest_pending_age: Duration::from_secs(oldest),
+            ..TableCounts::default()
+        };
         let leader = leader.then(|| "pod-7:1/x".to_owned());
         Sample {
             at: OffsetDateTime::now_utc(),
@@ -286,7 +300,10 @@ mod tests {
     #[test]
     fn one_sentence_says_how_it_is() {
         let said = |sample: &Sample, here: Option<&Here>| judge(sample, here, true);
-        assert_eq!(said(&sample(0, 0, 0, false), None), (Health::Good, "All is well: nothing waits.".to_owned()));
+        assert_eq!(
+            said(&sample(0, 0, 0, false), None),
+            (Health::Good, "All is well: nothing waits.".to_owned())
+        );
         let (health, text) = said(&sample(3, 1, 0, false), None);
         assert_eq!((health, text.as_str()), (Health::Bad, "Nobody relays, and 3 events wait."));
         let (health, text) = said(&sample(1204, 38, 0, true), None);

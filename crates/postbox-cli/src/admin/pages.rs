@@ -1,8 +1,8 @@
 //! The dashboard itself: files that the program carries with it.
 
 use axum::extract::{Path, State};
-use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::StatusCode;
+use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::response::{IntoResponse as _, Response};
 
 use super::Shared;
@@ -33,8 +33,7 @@ pub(super) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Respo
     };
     let mark = HeaderValue::from_static(mark);
     let cached = headers.get(header::IF_NONE_MATCH) == Some(&mark);
-    let shared =
-        [(header::ETAG, mark), (header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
+    let shared = [(header::ETAG, mark), (header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))];
     if cached {
         return (StatusCode::NOT_MODIFIED, shared).into_response();
     }

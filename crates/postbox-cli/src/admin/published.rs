@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use super::Shared;
 use super::access::Who;
 use super::answer::{Answer, Refusal, ok, time, with_status};
-use super::dead::Agreed;
+use super::dead::{Agreed, pace};
 use super::fields::Fields;
 use super::jobs::{Kind, Plan};
 use super::run::Work;
@@ -47,7 +47,11 @@ impl Range {
 
     fn command(&self, table: &Table) -> Command {
         let (since, until) = (Some(time(self.since)), Some(time(self.until)));
-        table.command("events replay").flag("since", since).flag("until", until).flag("topic", self.topic.as_ref())
+        table
+            .command("events replay")
+            .flag("since", since)
+            .flag("until", until)
+            .flag("topic", self.topic.as_ref())
     }
 }
 
@@ -92,7 +96,7 @@ pub(super) async fn replay(
     let range = Range::of(table, &fields).await?;
     let matched = table.ask(table.admin.count_published(&range.published())).await?;
     let rows = agreed.rows_of(matched)?;
-    let rate = agreed.rate.map(|rate| format!("{rate}/s"));
+    let rate = agreed.rate.map(pace);
     let plan = Plan {
         kind: Kind::ReplayPublished,
         who: label(who.as_ref()),

@@ -156,7 +156,9 @@ impl Fates {
             match status {
                 EventStatus::Sent => delivered += 1,
                 EventStatus::Dead => dead += 1,
-                EventStatus::New | EventStatus::Publishing | EventStatus::Failed => self.open.push_back(event),
+                EventStatus::New | EventStatus::Publishing | EventStatus::Failed => {
+                    self.open.push_back(event);
+                }
             }
         }
         let change = |progress: &mut Progress| {

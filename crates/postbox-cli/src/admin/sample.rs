@@ -235,13 +235,14 @@ pub(super) async fn fresh(pulse: &Pulse) -> Arc<Snapshot> {
     let asked = Instant::now();
     pulse.look();
     let is_fresh = |snapshot: &Arc<Snapshot>| {
-        snapshot.made.is_some_and(|made| asked.saturating_duration_since(made) < OFTEN + Duration::from_secs(1))
+        snapshot
+            .made
+            .is_some_and(|made| asked.saturating_duration_since(made) < OFTEN + Duration::from_secs(1))
     };
     let mut receiver = pulse.overview.subscribe();
     let waited = tokio::time::timeout(OFTEN, receiver.wait_for(is_fresh)).await;
     drop(waited);
-    let latest = Arc::clone(&pulse.overview.borrow());
-    latest
+    Arc::clone(&pulse.overview.borrow())
 }
 
 #[cfg(test)]

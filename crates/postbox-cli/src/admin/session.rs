@@ -3,8 +3,8 @@
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::http::StatusCode;
+use axum::http::header::{self, HeaderMap, HeaderValue};
 use axum::response::Response;
 use postbox_core::Code;
 use serde_json::{Value, json};
@@ -52,7 +52,11 @@ pub(super) async fn login(State(admin): Shared, headers: HeaderMap, body: Body) 
     let Some((value, who)) = session.and_then(|value| admin.access.by_cookie(&value).map(|who| (value, who)))
     else {
         complain("a wrong token was refused at the login");
-        return Err(Refusal::new(StatusCode::UNAUTHORIZED, Code::AdminUnauthorized, "the token is not known"));
+        return Err(Refusal::new(
+            StatusCode::UNAUTHORIZED,
+            Code::AdminUnauthorized,
+            "the token is not known",
+        ));
     };
     tracing::info!(who = who.label(), "admin API: login");
     let secure = headers.get(header::ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));

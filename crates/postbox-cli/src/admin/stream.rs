@@ -13,10 +13,10 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 use tokio::time::Instant;
 
+use super::Shared;
 use super::access::{Who, now};
 use super::answer::Refusal;
 use super::sample::{Pulse, Snapshot};
-use super::Shared;
 
 /// So many at a time.
 pub(super) const MOST: usize = 32;
@@ -41,7 +41,8 @@ pub(super) async fn stream(State(admin): Shared, Extension(who): Extension<Optio
     let Ok(place) = Arc::clone(&admin.streams).try_acquire_owned() else {
         return Refusal::busy(format!("{MOST} live streams are open already")).into_response();
     };
-    let left = who.and_then(|who| who.expires).map(|expires| Duration::from_secs(expires.saturating_sub(now())));
+    let left =
+        who.and_then(|who| who.expires).map(|expires| Duration::from_secs(expires.saturating_sub(now())));
     let listening = Listening {
         pulse: Arc::clone(&admin.pulse),
         overview: admin.pulse.overview.subscribe(),

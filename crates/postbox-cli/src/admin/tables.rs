@@ -123,17 +123,20 @@ pub(super) async fn blocked(State(admin): Shared, Path(id): Path<String>, uri: U
     };
     let aggregates: Vec<Value> = found.iter().flatten().map(aggregate).collect();
     let command = table.command("dead list").line();
-    Ok(ok(&json!({ "id": table.id, "supported": found.is_some(), "aggregates": aggregates, "command": command })))
+    Ok(ok(
+        &json!({ "id": table.id, "supported": found.is_some(), "aggregates": aggregates, "command": command }),
+    ))
 }
 
 /// What its inbox remembers.
 pub(super) async fn inbox(State(admin): Shared, Path(id): Path<String>, uri: Uri) -> Answer {
     let table = admin.table(&id)?;
-    let fields =
-        Fields::of_query(&uri, &[&["consumer", "message", "since", "until", "after", "limit"]])?;
+    let fields = Fields::of_query(&uri, &[&["consumer", "message", "since", "until", "after", "limit"]])?;
     let after = fields.text("after")?;
     let after = after.map(|given| {
-        given.parse::<InboxKey>().map_err(|_| Refusal::request("after is not what `next` of the page before says"))
+        given
+            .parse::<InboxKey>()
+            .map_err(|_| Refusal::request("after is not what `next` of the page before says"))
     });
     let (after, limit) = (after.transpose()?, fields.limit(500)?);
     let (consumer, message) = (fields.text("consumer")?, fields.text("message")?);
@@ -173,4 +176,3 @@ pub(super) async fn audit(State(admin): Shared, Path(id): Path<String>, uri: Uri
     let entries: Vec<Value> = entries.iter().map(entry).collect();
     Ok(ok(&json!({ "id": table.id, "entries": entries, "next": next })))
 }
-

@@ -189,7 +189,14 @@ pub(crate) struct Picker<'a, S> {
 
 impl<'a, S: DeadLetters + Browse> Picker<'a, S> {
     /// Of what was chosen when it `began`, at most about so many rows.
-    pub(crate) fn new(store: &'a S, chosen: &'a Chosen, began: Instant, rows: u64, who: &str, act: Act) -> Self {
+    pub(crate) fn new(
+        store: &'a S,
+        chosen: &'a Chosen,
+        began: Instant,
+        rows: u64,
+        who: &str,
+        act: Act,
+    ) -> Self {
         let ahead = u32::try_from(rows).unwrap_or(AHEAD).min(AHEAD);
         let waiting: VecDeque<EventId> = match chosen {
             Chosen::Events(ids) => ids.iter().copied().collect(),

@@ -106,7 +106,7 @@ fn dashboard(folder: &Path, table: &TableName, stage: &mut Stage) -> Result<(), 
         single_active: true,
         history: History::Keep,
     };
-    if let Some(setup) = admin::Setup::local(DASHBOARD_PORT, vec![site])? {
+    if let Some(setup) = admin::Setup::local(DASHBOARD_PORT, &[site])? {
         stage.tell(Tint::Good, format!("dashboard {}", setup.url()));
         tokio::spawn(admin::serve(setup));
     }

@@ -7,7 +7,7 @@ use postbox_core::TenantId;
 use postbox_core::notation::{self, digits};
 use uuid::Uuid;
 
-use super::text::{Secret, shown};
+use super::text::{Hidden, Secret, shown};
 
 pub(super) use postbox_core::notation::{DAY_MS, GIB, HOUR_MS, KIB, show_duration};
 
@@ -362,7 +362,10 @@ pub(super) const fn hosts() -> Kind<Vec<String>> {
     Kind {
         shape: Shape::List,
         secret: false,
-        accepts: || "host names such as postbox.example.org, without scheme and port, with a comma between two".to_owned(),
+        accepts: || {
+            "host names such as postbox.example.org, without scheme and port, with a comma between two"
+                .to_owned()
+        },
         parse: |items| {
             let valid = |item: &str| {
                 let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'.' || b == b'-' || b == b'_';
@@ -379,7 +382,7 @@ pub(super) const fn hosts() -> Kind<Vec<String>> {
 }
 
 /// Tokens, each with the name of who has it or without. Errors never repeat one.
-pub(super) const fn tokens() -> Kind<Vec<Secret>> {
+pub(super) const fn tokens() -> Kind<Vec<Hidden>> {
     Kind {
         shape: Shape::List,
         secret: true,
@@ -387,18 +390,20 @@ pub(super) const fn tokens() -> Kind<Vec<Secret>> {
             "tokens of at least 16 characters, or name:token, such as alice:$(openssl rand -hex 32), with a comma between two"
                 .to_owned()
         },
-        parse: |items| Ok(items.iter().map(|item| Secret::new(item.as_str())).collect()),
+        parse: |items| Ok(items.iter().map(|item| Hidden::new(item.as_str())).collect()),
         canonical: as_written,
     }
 }
 
 /// The name of a file, or nothing.
-pub(super) const fn file() -> Kind<Option<String>> {
+pub(super) const fn file() -> Kind<Option<Secret>> {
     Kind {
         shape: Shape::Text,
         secret: false,
         accepts: || "the name of a file".to_owned(),
-        parse: |items| if items.is_empty() { Ok(None) } else { one(items).map(|name| Some(name.to_owned())) },
+        parse: |items| {
+            if items.is_empty() { Ok(None) } else { one(items).map(|name| Some(Secret::new(name))) }
+        },
         canonical: as_written,
     }
 }

@@ -34,7 +34,7 @@ pub(crate) use settings::{
     Admin, Claim, Cleaner, General, Inbox, Metrics, OnDead, Ordering, Relay, SETTINGS, Setting, Settings,
 };
 pub(crate) use show::{json as show_json, text as show_text};
-pub(crate) use text::{Secret, mask, nearest, shown};
+pub(crate) use text::{Hidden, Secret, mask, nearest, shown};
 
 /// What a configuration is made from. Nothing else is looked at, so that tests need no process of their own.
 /// Without `Debug`: it holds secrets.

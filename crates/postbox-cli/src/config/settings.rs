@@ -9,7 +9,7 @@ use postbox_core::{History, TenantId};
 use uuid::Uuid;
 
 use super::kind::{self, Choice, DAY_MS, GIB, HOUR_MS, KIB, Kind, LONGEST_MS, Shape};
-use super::text::Secret;
+use super::text::{Hidden, Secret};
 
 /// What is known about one setting, whatever its type.
 #[derive(Debug)]
@@ -220,13 +220,13 @@ settings! {
         /// The names by which browsers may call them, besides `localhost` and the address itself.
         hosts: Vec<String> = kind::hosts(), default "", env "OUTBOX_ADMIN_HOSTS", flag "admin-hosts";
         /// Tokens of those who may look. Prefer the variable or the file: a command line is visible to others.
-        viewer_tokens: Vec<Secret> = kind::tokens(), default "", env "OUTBOX_ADMIN_VIEWER_TOKENS", flag "viewer-tokens";
+        viewer_tokens: Vec<Hidden> = kind::tokens(), default "", env "OUTBOX_ADMIN_VIEWER_TOKENS", flag "viewer-tokens";
         /// Tokens of those who may also change: replay, discard, pause.
-        operator_tokens: Vec<Secret> = kind::tokens(), default "", env "OUTBOX_ADMIN_OPERATOR_TOKENS", flag "operator-tokens";
+        operator_tokens: Vec<Hidden> = kind::tokens(), default "", env "OUTBOX_ADMIN_OPERATOR_TOKENS", flag "operator-tokens";
         /// A file with more `viewer_tokens`, one on each line.
-        viewer_tokens_file: Option<String> = kind::file(), default "", env "OUTBOX_ADMIN_VIEWER_TOKENS_FILE", flag "viewer-tokens-file";
+        viewer_tokens_file: Option<Secret> = kind::file(), default "", env "OUTBOX_ADMIN_VIEWER_TOKENS_FILE", flag "viewer-tokens-file";
         /// A file with more `operator_tokens`, one on each line.
-        operator_tokens_file: Option<String> = kind::file(), default "", env "OUTBOX_ADMIN_OPERATOR_TOKENS_FILE", flag "operator-tokens-file";
+        operator_tokens_file: Option<Secret> = kind::file(), default "", env "OUTBOX_ADMIN_OPERATOR_TOKENS_FILE", flag "operator-tokens-file";
     }
 
     /// Prometheus metrics.

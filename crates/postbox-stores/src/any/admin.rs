@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept, Tidied};
 use postbox_core::{
-    AuditEntry, BlockedAggregate, Browse, DeadCause, DeadEvent, DeadFilter, DeadLetters, Diagnose, EventDetail,
-    EventId, EventStatus, Examination, Finding, InboxAdmin, InboxFilter, InboxPage, InboxRequest, Inspect, Layout,
-    ListRequest, Page, Published, Recent, StoreError, Survey, TableCounts, TableRelay,
+    AuditEntry, BlockedAggregate, Browse, DeadCause, DeadEvent, DeadFilter, DeadLetters, Diagnose,
+    EventDetail, EventId, EventStatus, Examination, Finding, InboxAdmin, InboxFilter, InboxPage,
+    InboxRequest, Inspect, Layout, ListRequest, Page, Published, Recent, StoreError, Survey, TableCounts,
+    TableRelay,
 };
 use time::OffsetDateTime;
 

@@ -55,7 +55,8 @@ impl Door for Limited {
         let Some(limit) = self.limit else { return self.pool.open().await };
         let millis = limit.as_millis().max(1);
         let sql = format!("BEGIN; SET LOCAL statement_timeout = {millis}; SET LOCAL lock_timeout = {millis}");
-        self.pool.begin_with(AssertSqlSafe(sql)).await.map_err(classify)
+        // On the heap: those who have no limit would carry it with them.
+        Box::pin(self.pool.begin_with(AssertSqlSafe(sql))).await.map_err(classify)
     }
 }
 

@@ -43,7 +43,8 @@ impl Survey for PgAdmin {
             lags.into_iter().map(|lag| Duration::try_from_secs_f64(lag).unwrap_or_default()).collect()
         };
         // Who may not read the sequence is told nothing, and nothing fails.
-        let head = ask("SELECT CASE WHEN has_sequence_privilege(s, 'SELECT') THEN pg_sequence_last_value(s) END
+        let head =
+            ask("SELECT CASE WHEN has_sequence_privilege(s, 'SELECT') THEN pg_sequence_last_value(s) END
                         FROM (SELECT pg_get_serial_sequence($1, 'sequence')::regclass AS s) AS drawn");
         let head = ask::one(&self.pool, head.bind(looked.name.quoted('"'))).await?;
         Ok(Recent { lags, head: head.try_get(0).map_err(classify)? })

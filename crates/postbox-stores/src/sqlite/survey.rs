@@ -72,8 +72,7 @@ impl Survey for SqliteAdmin {
              WHERE tbl = ?1 AND (?2 IS NULL OR id < ?2) ORDER BY id DESC LIMIT ?3",
         );
         let mut link = self.0.reader().await?;
-        let query =
-            sqlx::query(AssertSqlSafe(sql)).bind(&looked.key).bind(before).bind(i64::from(limit));
+        let query = sqlx::query(AssertSqlSafe(sql)).bind(&looked.key).bind(before).bind(i64::from(limit));
         let rows = in_time(OPERATION_LIMIT, query.fetch_all(&mut link.connection)).await?;
         link.keep();
         let read = |row: &SqliteRow| -> Result<AuditEntry, sqlx::Error> {
