@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use postbox_stores::sqlite;
-use postbox_testkit::{PgServer, Program, TestDb};
+use postbox_testkit::{MariaDb, MariaDbServer, PgServer, Program, TestDb};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Row as _, SqlitePool};
 use tempfile::TempDir;
@@ -28,17 +28,23 @@ pub(crate) const TOKENS: [(&str, &str); 2] = [
 pub(crate) struct Site {
     pub(crate) dir: TempDir,
     pub(crate) db: Option<TestDb>,
+    mariadb: Option<MariaDb>,
     pub(crate) table: &'static str,
 }
 
 impl Site {
     pub(crate) fn postgres() -> Self {
         let db = Some(PgServer::shared().database());
-        Self { dir: tempfile::tempdir().unwrap(), db, table: "public.org_outbox" }
+        Self { dir: tempfile::tempdir().unwrap(), db, mariadb: None, table: "public.org_outbox" }
     }
 
     pub(crate) fn sqlite() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), db: None, table: "org_outbox" }
+        Self { dir: tempfile::tempdir().unwrap(), db: None, mariadb: None, table: "org_outbox" }
+    }
+
+    pub(crate) fn mariadb() -> Self {
+        let mariadb = Some(MariaDbServer::shared().database());
+        Self { mariadb, ..Self::sqlite() }
     }
 
     /// Both kinds, each with its table.
@@ -55,6 +61,9 @@ impl Site {
         command.args(args).current_dir(self.dir.path()).env_clear();
         command.envs([("USER", "tester"), ("HOSTNAME", "testhost")]);
         if let Some(db) = &self.db {
+            command.env("DATABASE_URL", &db.url);
+        }
+        if let Some(db) = &self.mariadb {
             command.env("DATABASE_URL", &db.url);
         }
         command
