@@ -23,7 +23,8 @@ fn every_page_has_its_answer_in_both_databases() {
         let lost: Vec<String> = (0..3).map(|n| site.enqueue(LOST, &format!("letter/{n}"), big)).collect();
         let (mut relay, client) = site.relay(&[], &TOKENS);
         let viewer = client.bearer(VIEWER);
-        let seen = until(&viewer, "/overview", "three dead", |seen| seen["tables"][0]["dead"] == 3);
+        let all = |seen: &Value| seen["tables"][0]["dead"] == 3 && seen["tables"][0]["waiting"] == 0;
+        let seen = until(&viewer, "/overview", "three dead", all);
         assert_eq!((seen["health"].as_str(), seen["jobs_running"].as_u64()), (Some("doubtful"), Some(0)));
         assert_eq!(seen["sentence"], "3 events are dead; nothing waits.");
         let table = &seen["tables"][0];
@@ -111,9 +112,15 @@ fn what_waits_behind_a_dead_event_is_shown_with_it() {
         assert_eq!(seen["tables"][0]["waiting"], 2, "{seen}");
         let blocked = viewer.json(&site.path("/blocked"));
         let [only] = blocked["aggregates"].as_array().unwrap().as_slice() else { panic!("{blocked}") };
-        assert_eq!((only["aggregate_type"].as_str(), only["aggregate_id"].as_str()), (Some("letter"), Some("1")));
+        assert_eq!(
+            (only["aggregate_type"].as_str(), only["aggregate_id"].as_str()),
+            (Some("letter"), Some("1"))
+        );
         assert_eq!((only["waiting"].as_u64(), only["waiting_bounded"].as_bool()), (Some(2), Some(false)));
-        assert_eq!((only["dead"]["event_id"].as_str(), only["dead"]["topic"].as_str()), (Some(&*dead), Some(LOST)));
+        assert_eq!(
+            (only["dead"]["event_id"].as_str(), only["dead"]["topic"].as_str()),
+            (Some(&*dead), Some(LOST))
+        );
         assert!(only["dead"]["last_error"].as_str().unwrap().contains("OUTBOX_UNROUTABLE"), "{only}");
         relay.stop(LONG);
     }
@@ -126,12 +133,19 @@ fn a_sink_that_is_down_is_named_with_its_next_probe() {
     site.enqueue(SENT, "member/1", "1");
     let (mut relay, client) = site.relay(&["--sink", "file:missing/out.jsonl"], &TOKENS);
     let viewer = client.bearer(VIEWER);
-    let down = |seen: &Value| seen["tables"][0]["sinks"][0]["state"] == "open" && seen["tables"][0]["waiting"] == 1;
+    let down =
+        |seen: &Value| seen["tables"][0]["sinks"][0]["state"] == "open" && seen["tables"][0]["waiting"] == 1;
     let seen = until(&viewer, "/overview", "the sink is down", down);
     let (sentence, sink) = (seen["sentence"].as_str().unwrap(), &seen["tables"][0]["sinks"][0]);
-    assert!(sentence.starts_with("file is down for ") && sentence.contains("1 event waits, next probe in "), "{sentence}");
+    assert!(
+        sentence.starts_with("file is down for ") && sentence.contains("1 event waits, next probe in "),
+        "{sentence}"
+    );
     assert_eq!(seen["health"], "bad");
-    assert!(sink["next_probe_at"].is_string() && sink["last_error"].as_str().unwrap().contains("missing"), "{sink}");
+    assert!(
+        sink["next_probe_at"].is_string() && sink["last_error"].as_str().unwrap().contains("missing"),
+        "{sink}"
+    );
     let sinks = viewer.json("/sinks");
     assert_eq!(sinks["sinks"][0]["tables"][0]["state"], "open", "{sinks}");
     std::fs::create_dir(site.dir.path().join("missing")).unwrap();

@@ -29,6 +29,7 @@ tests! {
     any_language: "any-language.md",
     inbox: "inbox.md",
     failures: "failures.md",
+    admin_api: "admin-api.md",
     databases: "databases.md",
     routing: "routing.md",
     history: "history.md",
