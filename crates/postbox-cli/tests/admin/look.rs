@@ -237,3 +237,52 @@ fn a_table_that_cannot_do_a_thing_says_so() {
     relay.sigterm();
     relay.wait(LONG);
 }
+
+#[test]
+fn one_dead_event_is_found_in_a_big_table_while_many_look() {
+    let site = Site::postgres();
+    site.ok(&["migrate", "up", "--table", site.table]);
+    site.all_routes();
+    let columns = "tenant_id, topic, payload, event_id";
+    site.sql(&format!(
+        "INSERT INTO {} ({columns}, published_at, attempts, dead_at, last_error)
+         SELECT gen_random_uuid(), '{SENT}', '{{}}', gen_random_uuid(), CASE WHEN n % 4 > 0 THEN now() END, 1,
+                CASE WHEN n % 4 = 0 THEN now() END,
+                CASE WHEN n % 4 = 0 THEN 'HTTP 503 from host ' || n || CASE WHEN n = 199996 THEN ' needle' ELSE '' END END
+         FROM generate_series(1, 200000) n",
+        site.table
+    ));
+    let (mut relay, client) = site.relay(&[], &TOKENS);
+    let viewer = client.bearer(VIEWER);
+    // Far below what a statement may take; a machine that does other things as well is slow.
+    let most = std::time::Duration::from_secs(5);
+    let ask = |path: &str| {
+        let began = std::time::Instant::now();
+        let value = viewer.json(path);
+        assert!(began.elapsed() < most, "{path} took {:?}", began.elapsed());
+        value
+    };
+    let seen =
+        until(&viewer, "/overview", "an estimate", |seen| seen["tables"][0]["dead"].as_u64() >= Some(10_000));
+    assert_eq!(seen["tables"][0]["estimated"], true, "{seen}");
+    let page = ask(&site.path("/events?limit=50"));
+    assert_eq!(page["events"].as_array().unwrap().len(), 50);
+    let causes = ask(&site.path("/dead/causes"));
+    assert_eq!((causes["events"].as_u64(), causes["causes"].as_array().unwrap().len()), (Some(50_000), 2));
+    assert_eq!(ask(&site.path("/dead?error=needle"))["count"], 1);
+    assert_eq!(ask(&site.path("/events?status=dead&error=needle"))["events"].as_array().unwrap().len(), 1);
+    // Who looks at the same time shares what was counted.
+    let counted = || seen_version(&viewer);
+    let before = counted();
+    std::thread::scope(|scope| {
+        for _ in 0..20 {
+            scope.spawn(|| viewer.json("/overview"));
+        }
+    });
+    assert!(counted() <= before + 5, "twenty looks were counted one by one");
+    relay.stop(LONG);
+}
+
+fn seen_version(client: &Client) -> u64 {
+    client.json("/overview")["version"].as_str().unwrap().parse().unwrap()
+}
