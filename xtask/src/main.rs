@@ -4,6 +4,7 @@ mod bench;
 mod book;
 mod brokers;
 mod check;
+mod fuzz;
 mod install;
 mod jars;
 mod links;
@@ -24,6 +25,8 @@ The project's own commands.
     cargo xtask bench NAME [ARGS]    build for release and run one benchmark on a private PostgreSQL that syncs,
                                      or with --sqlite on a file; `bench peers` installs what it compares with first,
                                      `bench sinks` and `bench outage --brokers` the brokers
+    cargo xtask fuzz-api [-- ARGS]   requests that nobody would think of to the admin API, on a file and on PostgreSQL: none
+                                     may end in a 5xx; installs schemathesis into the target folder; ARGS go to it
     cargo xtask check                format, lints, docs, the book, each feature alone, licenses and sources
     cargo xtask book                 build the book into target/book and check its links
 ";
@@ -40,6 +43,8 @@ fn main() -> ExitCode {
         ["test", "--", extra @ ..] => test::run(extra),
         ["services"] => services::run(),
         ["bench", name, rest @ ..] if !name.starts_with('-') => bench::run(name, rest),
+        ["fuzz-api"] => fuzz::run(&[]),
+        ["fuzz-api", "--", extra @ ..] => fuzz::run(extra),
         ["check"] => check::run(),
         ["book"] => book::run().map(|start| println!("{}", start.display())),
         other => Err(format!("not understood: {}\n\n{HELP}", other.join(" "))),

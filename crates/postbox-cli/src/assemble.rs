@@ -21,6 +21,9 @@ use crate::report::{Failure, Problem};
 const LEADER_TICKS: u32 = 5;
 const LEADER_LEAST: Duration = Duration::from_secs(15);
 
+/// What a dashboard asks may not take longer.
+const LONGEST_STATEMENT: Duration = Duration::from_secs(10);
+
 /// Parses table names; all that are wrong are reported.
 pub(crate) fn tables(names: &[String]) -> Result<Vec<TableName>, Failure> {
     let mut problems = Vec::new();
@@ -168,6 +171,27 @@ impl Database {
     /// The calls by idempotency key of a table's module, if it has some; connects when it is first used.
     pub(crate) fn calls(&self, table: &TableName) -> AnyIdempotency {
         self.inner.idempotency(table)
+    }
+
+    /// Tables for whoever looks at them all the time, each with one to ask and one to look: few connections, and none that is
+    /// busy for long.
+    pub(crate) fn admins(
+        &self,
+        tables: &[TableName],
+        max_attempts: i32,
+        lock_ttl: Duration,
+    ) -> Vec<(AnyAdmin, AnyAdmin)> {
+        self.inner.admins(tables, max_attempts, lock_ttl, LONGEST_STATEMENT)
+    }
+
+    /// As [`direct_admin`](Self::direct_admin), for who has no configuration at hand.
+    pub(crate) fn direct(&self, table: &TableName, max_attempts: i32, lock_ttl: Duration) -> AnyAdmin {
+        self.inner.direct_admin(table, max_attempts, lock_ttl).statement_timeout(LONGEST_STATEMENT)
+    }
+
+    /// Where it is, without its name in the configuration.
+    pub(crate) fn address(&self) -> String {
+        self.inner.place()
     }
 
     /// Past a pooler, where there is a way: for whoever looks at the way itself.
@@ -365,6 +389,7 @@ pub(crate) fn check(config: &Config) -> Result<(), Failure> {
         note(Database::of(&config).map(drop));
     }
     note(sinks(config).map(drop));
+    note(crate::admin::check(config));
     for route in &config.routes {
         let pattern = route.topic.parse::<Pattern>();
         note(pattern.map(drop).map_err(|error| Problem::new(Code::RouteInvalid, error).into()));
@@ -435,7 +460,7 @@ pub(crate) fn settings(config: &Config, name: &str) -> Settings {
     }
 }
 
-fn max_attempts(config: &Config) -> i32 {
+pub(crate) fn max_attempts(config: &Config) -> i32 {
     i32::try_from(config.relay.max_attempts).unwrap_or(i32::MAX)
 }
 

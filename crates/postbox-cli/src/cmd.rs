@@ -1,7 +1,7 @@
 //! The commands, one file each, and what several of them share.
 
 pub(crate) mod bench;
-mod chosen;
+pub(crate) mod chosen;
 pub(crate) mod clean;
 pub(crate) mod completions;
 pub(crate) mod config;
@@ -16,7 +16,7 @@ pub(crate) mod inbox;
 pub(crate) mod migrate;
 pub(crate) mod pause;
 pub(crate) mod relay;
-mod replay;
+pub(crate) mod replay;
 pub(crate) mod status;
 pub(crate) mod tail;
 pub(crate) mod top;

@@ -1,4 +1,4 @@
-//! The control thread: signals and HTTP, on a runtime of their own.
+//! The control thread: signals, HTTP and the dashboard, on a runtime of their own.
 //!
 //! Whatever keeps the relays' runtime busy, health checks are answered and a second signal ends the program.
 
@@ -9,6 +9,7 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::admin::{self, Setup};
 use crate::http::{self, Endpoints};
 use crate::report::{Failure, Problem};
 
@@ -22,6 +23,7 @@ const INTERRUPTED: i32 = 130;
 pub(crate) fn start(
     listener: Option<TcpListener>,
     endpoints: Endpoints,
+    dashboard: Option<Setup>,
     stop: watch::Sender<bool>,
 ) -> Result<(), Failure> {
     let failed = |error: &std::io::Error| {
@@ -41,6 +43,9 @@ pub(crate) fn start(
         runtime.block_on(async {
             if let Some(listener) = listener {
                 tokio::spawn(http::serve(listener, endpoints));
+            }
+            if let Some(dashboard) = dashboard {
+                tokio::spawn(admin::serve(dashboard));
             }
             let first = next_of(&mut terminate, &mut interrupt).await;
             let at = Instant::now();

@@ -64,7 +64,7 @@ impl Watched {
     }
 
     /// The relay, and why there is none.
-    fn now(&self) -> (RelayHealth, Option<String>) {
+    pub(crate) fn now(&self) -> (RelayHealth, Option<String>) {
         let mut inner = self.lock();
         if inner.0.now().opened && inner.0.problem().is_none() {
             inner.1 = None;

@@ -1,5 +1,6 @@
 //! The program `postbox`: see `postbox --help`.
 
+mod admin;
 mod ask;
 mod assemble;
 mod cli;

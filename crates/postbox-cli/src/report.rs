@@ -170,6 +170,11 @@ impl Problem {
         Self::new(error.code(), error)
     }
 
+    /// What went wrong, and what to do next.
+    pub(crate) fn parts(self) -> (String, String) {
+        (self.message, self.next)
+    }
+
     fn to_json(&self) -> Value {
         json!({ "code": self.code.map(Code::as_str), "cause": self.message, "next": self.next, "origin": null })
     }

@@ -214,6 +214,33 @@ codes! {
     NoTables = "OUTBOX_NO_TABLES",
         "No outbox table is named.",
         "Pass --table with its name (on PostgreSQL such as public.org_outbox), or set OUTBOX_RELAY_TABLES.";
+    AdminUnauthorized = "OUTBOX_ADMIN_UNAUTHORIZED",
+        "The admin API was asked without a token, or with one that it does not know.",
+        "Log in, or send a token of the configuration: Authorization: Bearer <token>.";
+    AdminForbidden = "OUTBOX_ADMIN_FORBIDDEN",
+        "The token may look but not change.",
+        "Use a token of admin.operator_tokens, or the command that the dashboard shows.";
+    AdminReadOnly = "OUTBOX_ADMIN_READ_ONLY",
+        "The admin API runs in read-only mode and refuses every change.",
+        "Use the command that the dashboard shows, or start the relay without admin.read_only.";
+    AdminCsrf = "OUTBOX_ADMIN_CSRF",
+        "A change came from another site, or without the header that proves that it does not.",
+        "Send the header x-postbox-csrf with the value that /api/v1/session answers, or a bearer token.";
+    AdminHost = "OUTBOX_ADMIN_HOST",
+        "The admin API was called by a name that it is not known by.",
+        "Call it by its address or as localhost, or add the name to admin.hosts.";
+    AdminRequest = "OUTBOX_ADMIN_REQUEST",
+        "The admin API cannot understand the request.",
+        "Correct what the message names; /api/v1/openapi.json describes every request.";
+    AdminNotFound = "OUTBOX_ADMIN_NOT_FOUND",
+        "The admin API has no such page, table, sink or job.",
+        "Look at /api/v1/tables, /api/v1/sinks and /api/v1/jobs, or at /api/v1/openapi.json.";
+    AdminConflict = "OUTBOX_ADMIN_CONFLICT",
+        "What is to be changed is not, or not any more, as the request says.",
+        "Look at the preview again, and repeat the change with what it says.";
+    AdminBusy = "OUTBOX_ADMIN_BUSY",
+        "The admin API does as much as it may at a time.",
+        "Try again in a moment, close dashboards that nobody looks at, or wait for the jobs that run.";
     MigrationInterrupted = "OUTBOX_MIGRATION_BUSY",
         "The migration could not get a short lock on the table in time.",
         "Run it again: it goes on where it stopped. A long transaction on the table holds it up.";

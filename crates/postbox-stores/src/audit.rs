@@ -21,3 +21,10 @@ pub(crate) fn forgotten(inbox: &str, filter: &InboxFilter) -> serde_json::Value 
     let more = filter.message_ids.len() - shown.message_ids.len();
     serde_json::json!({ "inbox": inbox, "filter": shown, "more": more })
 }
+
+/// What an entry says, where the database does not know that it is JSON: what somebody else wrote there becomes a text.
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+pub(crate) fn as_json(text: String) -> postbox_core::Json {
+    postbox_core::Json::from_text(text.clone())
+        .unwrap_or_else(|_| postbox_core::Json::trusted(serde_json::Value::String(text).to_string()))
+}

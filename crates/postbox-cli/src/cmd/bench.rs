@@ -44,7 +44,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
         Problem::system("the program cannot start", &error, "check the limits of this user (ulimit -a)")
     })?;
     let stop = watch::Sender::new(false);
-    control::start(None, Endpoints { relays: Vec::new(), metrics: None }, stop.clone())?;
+    control::start(None, Endpoints { relays: Vec::new(), metrics: None }, None, stop.clone())?;
     let result = runtime.block_on(async {
         if call.on("clean-up") {
             clean_up(call, &target).await

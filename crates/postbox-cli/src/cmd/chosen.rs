@@ -15,6 +15,9 @@ use crate::cli::Call;
 use crate::render::counted;
 use crate::report::{Exit, Failure, Problem, say, say_json};
 
+/// More causes than these are not told apart.
+pub(crate) const MOST_CAUSES: usize = 1000;
+
 /// Numbers go from the most frequent to the least, and so change as events die and come back; the id of a cause stays.
 pub(crate) fn cause_id(cause: &DeadCause) -> String {
     let text = format!("{}\0{}", cause.topic, cause.cause);
@@ -159,33 +162,75 @@ pub(crate) fn next_of<'a>(
     began: Instant,
     rows: u64,
 ) -> impl AsyncFnMut(u32) -> Result<Vec<EventId>, StoreError> + 'a {
-    let who = operator();
-    let ahead = u32::try_from(rows).unwrap_or(AHEAD).min(AHEAD);
-    let mut waiting: VecDeque<EventId> = match chosen {
-        Chosen::Events(ids) => ids.iter().copied().collect(),
-        Chosen::Matching(_) => VecDeque::new(),
-    };
-    // What dies again is not replayed again, and what cannot be had (a row whose id is none) is not asked for for ever.
-    let mut tried: HashSet<EventId> = HashSet::new();
-    let mut behind = 0;
-    async move |take: u32| loop {
-        if let (Chosen::Matching(filter), true) = (chosen, waiting.is_empty()) {
-            let most = ahead.saturating_add(behind);
-            let found = store.query(&as_of(began, filter), most).await?;
-            waiting.extend(found.iter().map(|event| event.event_id).filter(|id| tried.insert(*id)));
-            if waiting.is_empty() && found.len() >= most as usize {
-                behind = behind.saturating_add(AHEAD);
-                continue;
+    let mut picker = Picker::new(store, chosen, began, rows, &operator(), Act::Replay);
+    async move |take: u32| picker.next(take).await
+}
+
+/// What is done to the chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
+    Replay,
+    Discard,
+}
+
+/// Takes one batch of the chosen after the other.
+pub(crate) struct Picker<'a, S> {
+    store: &'a S,
+    chosen: &'a Chosen,
+    began: Instant,
+    who: String,
+    act: Act,
+    ahead: u32,
+    waiting: VecDeque<EventId>,
+    /// What dies again is not replayed again, and what cannot be had (a row whose id is none) is not asked for for ever.
+    tried: HashSet<EventId>,
+    behind: u32,
+}
+
+impl<'a, S: DeadLetters + Browse> Picker<'a, S> {
+    /// Of what was chosen when it `began`, at most about so many rows.
+    pub(crate) fn new(
+        store: &'a S,
+        chosen: &'a Chosen,
+        began: Instant,
+        rows: u64,
+        who: &str,
+        act: Act,
+    ) -> Self {
+        let ahead = u32::try_from(rows).unwrap_or(AHEAD).min(AHEAD);
+        let waiting: VecDeque<EventId> = match chosen {
+            Chosen::Events(ids) => ids.iter().copied().collect(),
+            Chosen::Matching(_) => VecDeque::new(),
+        };
+        let (who, tried) = (who.to_owned(), HashSet::new());
+        Self { store, chosen, began, who, act, ahead, waiting, tried, behind: 0 }
+    }
+
+    /// Changes the next, at most so many, and answers which; none is the end.
+    pub(crate) async fn next(&mut self, take: u32) -> Result<Vec<EventId>, StoreError> {
+        loop {
+            if let (Chosen::Matching(filter), true) = (self.chosen, self.waiting.is_empty()) {
+                let most = self.ahead.saturating_add(self.behind);
+                let found = self.store.query(&as_of(self.began, filter), most).await?;
+                let tried = &mut self.tried;
+                self.waiting.extend(found.iter().map(|event| event.event_id).filter(|id| tried.insert(*id)));
+                if self.waiting.is_empty() && found.len() >= most as usize {
+                    self.behind = self.behind.saturating_add(AHEAD);
+                    continue;
+                }
             }
-        }
-        let some: Vec<EventId> = waiting.drain(..waiting.len().min(take as usize)).collect();
-        if some.is_empty() {
-            return Ok(some);
-        }
-        // None if somebody else was quicker with all of these: then the next ones.
-        let done = store.replay_dead(&some, &who).await?;
-        if !done.is_empty() {
-            return Ok(done);
+            let some: Vec<EventId> = self.waiting.drain(..self.waiting.len().min(take as usize)).collect();
+            if some.is_empty() {
+                return Ok(some);
+            }
+            // None if somebody else was quicker with all of these: then the next ones.
+            let done = match self.act {
+                Act::Replay => self.store.replay_dead(&some, &self.who).await?,
+                Act::Discard => self.store.discard_dead(&some, &self.who).await?,
+            };
+            if !done.is_empty() {
+                return Ok(done);
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use postbox_core::{
 };
 use serde_json::{Value, json};
 
-use super::chosen::{cause_id, chosen, discard_chosen, next_of, with_cause};
+use super::chosen::{MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with_cause};
 use super::replay::{self, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
 use crate::ask::{Change, Progress};
@@ -15,9 +15,6 @@ use crate::assemble::Database;
 use crate::cli::Call;
 use crate::render::{Cell, TOPIC_WIDTH, Tint, ago, clock, counted, short, table as columns, thousands};
 use crate::report::{Exit, Failure, Problem, say, say_json};
-
-/// More causes than these are not told apart.
-const MOST_CAUSES: usize = 1000;
 
 /// Lists causes, or the events of one.
 pub(crate) fn list(call: &Call<'_>) -> Result<Exit, Failure> {

@@ -20,13 +20,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postbox_core::{Code, Inspect as _, RelayError, StoreError, TableName};
+use postbox_core::{Code, History, Inspect as _, RelayError, Settings, StoreError, TableName};
 use postbox_stores::sqlite::{self, SqliteAdmin, migrate};
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnectOptions;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
+use crate::admin::{self, DatabaseSetup, TableSetup};
+use crate::assemble::Database;
 use crate::render::{Tint, thousands};
 use crate::report::{Exit, Failure, Problem};
 use account::Account;
@@ -35,7 +37,7 @@ use keys::{Ending, Key};
 use ledger::MOST_ORDERS;
 use shop::Customers;
 use show::Show;
-use trouble::{Stage, Trouble, script};
+use trouble::{LOCK_TTL, Stage, Trouble, script};
 
 /// What the demo was asked for.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +52,8 @@ pub(crate) struct Wanted {
 
 /// How long the end waits while nothing at all is delivered.
 const PATIENCE: Duration = Duration::from_mins(1);
+/// Where the dashboard is, if nobody else is there.
+const DASHBOARD_PORT: u16 = 8080;
 /// How often the table is looked at, and the view drawn.
 const BEAT: Duration = Duration::from_millis(200);
 
@@ -79,13 +83,34 @@ async fn open(wanted: Wanted, folder: &Path) -> Result<bool, Failure> {
     let ending = Ending::new(folder);
     let (show, keys) = Show::open(wanted, &ending)?;
     let books = Arc::new(Books::new());
-    let stage =
+    let mut stage =
         Stage::open(options, table.clone(), Arc::clone(&books)).map_err(|error| of_relay(&table, &error))?;
+    if !wanted.json {
+        dashboard(folder, &table, &mut stage)?;
+    }
     let watcher = tokio::spawn(look(SqliteAdmin::new(&pool, table.clone()), Arc::clone(&books)));
     let scripted = true;
     let result = Demo { wanted, table, pool, books, ending, show, keys, stage, scripted }.play().await;
     watcher.abort();
     result
+}
+
+/// Serves the dashboard, on this machine only. Where no port is free the demo goes on without it.
+fn dashboard(folder: &Path, table: &TableName, stage: &mut Stage) -> Result<(), Failure> {
+    let site = DatabaseSetup {
+        database: Database::at_file(&folder.join("shop.db"))?,
+        tables: vec![TableSetup { table: table.clone(), watched: Some(stage.watched()) }],
+        relay_name: "demo".to_owned(),
+        max_attempts: Settings::default().max_attempts,
+        lock_ttl: LOCK_TTL,
+        single_active: true,
+        history: History::Keep,
+    };
+    if let Some(setup) = admin::Setup::local(DASHBOARD_PORT, &[site])? {
+        stage.tell(Tint::Good, format!("dashboard {}", setup.url()));
+        tokio::spawn(admin::serve(setup));
+    }
+    Ok(())
 }
 
 /// The shop's database: its orders, and its outbox.

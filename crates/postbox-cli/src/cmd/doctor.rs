@@ -1,6 +1,6 @@
 //! `postbox doctor`: everything that can be wrong between here and a delivered event, and what to do about it.
 
-mod settings;
+pub(crate) mod settings;
 mod sinks;
 mod work;
 
@@ -21,7 +21,7 @@ use crate::render::{Tint, paint, printable, thousands};
 use crate::report::{Exit, Failure, in_database, say, say_json};
 
 /// A transaction open for longer than this holds others up.
-const LONG_TRANSACTION: Duration = Duration::from_mins(1);
+pub(crate) const LONG_TRANSACTION: Duration = Duration::from_mins(1);
 
 /// How long to wait between two looks at what waits.
 const BETWEEN: Duration = Duration::from_secs(2);
@@ -122,12 +122,7 @@ async fn look(call: &Call<'_>, asked: &Asked) -> Result<Vec<Report>, Failure> {
     for table in tables {
         let store = database.direct_admin(&table, &call.config);
         let found = within_patience(async {
-            let mut found = Box::pin(store.diagnose(examination)).await;
-            if call.config.relay.history == History::Move {
-                found.extend(moves(&table, store.has_history().await));
-            }
-            let first = first_look(&store, &mut found).await;
-            Ok((found, first))
+            Ok(examine(&store, &table, examination, call.config.relay.history).await)
         });
         let (findings, look) = found.await.unwrap_or_else(|failure| (vec![unreachable(&failure)], None));
         first.push((store, table, findings, look));
@@ -141,6 +136,41 @@ async fn look(call: &Call<'_>, asked: &Asked) -> Result<Vec<Report>, Failure> {
         reports.push(of(Some(table), findings));
     }
     Ok(reports)
+}
+
+/// All that one look tells about a table.
+pub(crate) async fn of_table(
+    store: &AnyAdmin,
+    table: &TableName,
+    examination: Examination,
+    single_active: bool,
+    history: History,
+) -> Vec<Finding> {
+    let (mut findings, look) = examine(store, table, examination, history).await;
+    if let Some(look) = look {
+        findings.extend(work::findings(table, &look, is_led(single_active, &findings)));
+    }
+    findings
+}
+
+/// The database's own findings, and what the table holds.
+async fn examine(
+    store: &AnyAdmin,
+    table: &TableName,
+    examination: Examination,
+    history: History,
+) -> (Vec<Finding>, Option<Look>) {
+    let mut found = Box::pin(store.diagnose(examination)).await;
+    if history == History::Move {
+        found.extend(moves(table, store.has_history().await));
+    }
+    let look = first_look(store, &mut found).await;
+    (found, look)
+}
+
+/// Whether one relay is to lead: a bare table has no place for it.
+fn is_led(single_active: bool, findings: &[Finding]) -> bool {
+    single_active && !findings.iter().any(|finding| finding.check == "layout" && finding.level != Level::Good)
 }
 
 /// What the table holds, unless there is none.
@@ -168,8 +198,7 @@ async fn second_look(
     first: Option<Look>,
 ) -> Vec<Finding> {
     let Some(first) = first else { return Vec::new() };
-    let bare = findings.iter().any(|finding| finding.check == "layout" && finding.level != Level::Good);
-    let led = config.relay.single_active && !bare;
+    let led = is_led(config.relay.single_active, findings);
     if first.counts.pending == 0 {
         return work::findings(table, &first, led);
     }

@@ -13,6 +13,7 @@ use postbox_sinks::AnySink;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::admin::{DatabaseSetup, Setup, TableSetup};
 use crate::assemble::{self, Database, TableCleaner, TableMonitor, TableRelay};
 use crate::cli::Call;
 use crate::config::Config;
@@ -95,7 +96,8 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
         made.iter().map(|(_, relay)| Arc::new(Watched::new(relay.health.clone()))).collect();
     let stop = watch::Sender::new(false);
     let counts = metrics.is_some();
-    control::start(listener, Endpoints { relays: watched.clone(), metrics }, stop.clone())?;
+    let dashboard = Setup::of(config, looked_at(&sites, &made, &watched))?;
+    control::start(listener, Endpoints { relays: watched.clone(), metrics }, dashboard, stop.clone())?;
     let relays = made.into_iter().zip(watched).map(|((site, relay), watched)| (site, relay, watched));
     let result = runtime.block_on(supervise(&sites, relays.collect(), counts, stop));
     drop(inside);
@@ -104,6 +106,38 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
         tracing::info!("stopped");
         Exit::Done
     })
+}
+
+/// What the dashboard shows: every table that is relayed or cleaned.
+fn looked_at(
+    sites: &[Arc<Site>],
+    made: &[(Arc<Site>, TableRelay)],
+    watched: &[Arc<Watched>],
+) -> Vec<DatabaseSetup> {
+    let of = |site: &Arc<Site>| {
+        let mut tables: Vec<TableSetup> = Vec::new();
+        for ((of, relay), watched) in made.iter().zip(watched) {
+            if Arc::ptr_eq(of, site) {
+                tables.push(TableSetup { table: relay.table.clone(), watched: Some(Arc::clone(watched)) });
+            }
+        }
+        for table in &site.cleaned {
+            if !tables.iter().any(|known| known.table == *table) {
+                tables.push(TableSetup { table: table.clone(), watched: None });
+            }
+        }
+        let config = &site.config;
+        DatabaseSetup {
+            database: site.database.clone(),
+            tables,
+            relay_name: site.name.clone(),
+            max_attempts: assemble::max_attempts(config),
+            lock_ttl: config.relay.lock_ttl,
+            single_active: config.relay.single_active,
+            history: config.relay.history,
+        }
+    };
+    sites.iter().map(of).collect()
 }
 
 /// What is to be done, database by database.

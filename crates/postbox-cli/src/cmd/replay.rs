@@ -40,13 +40,18 @@ impl Pace {
 
     /// How many to take at once, and how long to wait afterwards.
     fn step(&self) -> (u32, Duration) {
-        let Some(rate) = self.rate else { return (BATCH, Duration::ZERO) };
-        let mut batch = 1;
-        while batch < BATCH && f64::from(batch * 2) <= rate / 4.0 {
-            batch *= 2;
-        }
-        (batch, Duration::from_secs_f64(f64::from(batch) / rate))
+        step(self.rate)
     }
+}
+
+/// How many to take at once at a rate per second, and how long to wait afterwards.
+pub(crate) fn step(rate: Option<f64>) -> (u32, Duration) {
+    let Some(rate) = rate else { return (BATCH, Duration::ZERO) };
+    let mut batch = 1;
+    while batch < BATCH && f64::from(batch * 2) <= rate / 4.0 {
+        batch *= 2;
+    }
+    (batch, Duration::from_secs_f64(f64::from(batch) / rate))
 }
 
 /// What was done.

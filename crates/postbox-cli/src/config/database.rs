@@ -300,9 +300,9 @@ impl Config {
             found.map(|effective| effective.items.clone()).unwrap_or_default()
         };
         // Each of them was read before.
-        if let Ok(Settings { general, relay, cleaner, inbox, metrics }) = Settings::read(get) {
+        if let Ok(Settings { general, relay, cleaner, inbox, metrics, admin }) = Settings::read(get) {
             (config.general, config.relay, config.cleaner) = (general, relay, cleaner);
-            (config.inbox, config.metrics) = (inbox, metrics);
+            (config.inbox, config.metrics, config.admin) = (inbox, metrics, admin);
         }
         config
     }

@@ -100,6 +100,7 @@ pub(super) fn heading(section: &str) -> &'static str {
         "cleaner" => "Cleaner",
         "inbox" => "Inbox",
         "metrics" => "Metrics",
+        "admin" => "Admin API and dashboard",
         _ => "Configuration",
     }
 }

@@ -7,7 +7,7 @@ use postbox_core::TenantId;
 use postbox_core::notation::{self, digits};
 use uuid::Uuid;
 
-use super::text::{Secret, shown};
+use super::text::{Hidden, Secret, shown};
 
 pub(super) use postbox_core::notation::{DAY_MS, GIB, HOUR_MS, KIB, show_duration};
 
@@ -328,6 +328,81 @@ pub(super) const fn http_path() -> Kind<String> {
                 _ if !valid => Err("has characters that a path of this server cannot have".to_owned()),
                 _ => Ok(text.to_owned()),
             }
+        },
+        canonical: as_written,
+    }
+}
+
+/// The path that everything is below: `/`, or a path without a slash at its end.
+pub(super) const fn base_path() -> Kind<String> {
+    Kind {
+        shape: Shape::Text,
+        secret: false,
+        accepts: || "/ or a path such as /postbox: letters, digits, and any of / . _ ~ -".to_owned(),
+        parse: |items| {
+            let text = one(items)?;
+            let valid = text.len() <= 256
+                && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._~-".contains(&b))
+                && !text.split('/').any(|part| part == "." || part == "..");
+            match text.trim_end_matches('/') {
+                _ if !text.starts_with('/') => Err("does not start with /".to_owned()),
+                _ if !valid || text.contains("//") => {
+                    Err("has characters that a path of this server cannot have".to_owned())
+                }
+                "" => Ok("/".to_owned()),
+                path => Ok(path.to_owned()),
+            }
+        },
+        canonical: as_read,
+    }
+}
+
+/// Names of this server, as browsers have them in `Host`.
+pub(super) const fn hosts() -> Kind<Vec<String>> {
+    Kind {
+        shape: Shape::List,
+        secret: false,
+        accepts: || {
+            "host names such as postbox.example.org, without scheme and port, with a comma between two"
+                .to_owned()
+        },
+        parse: |items| {
+            let valid = |item: &str| {
+                let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'.' || b == b'-' || b == b'_';
+                (!item.is_empty() && item.len() <= 253 && item.bytes().all(plain))
+                    || item.parse::<std::net::IpAddr>().is_ok()
+            };
+            match items.iter().find(|item| !valid(item)) {
+                Some(item) => Err(format!("has {} in it, which is no host name", shown(item))),
+                None => Ok(items.iter().map(|item| item.to_ascii_lowercase()).collect()),
+            }
+        },
+        canonical: as_written,
+    }
+}
+
+/// Tokens, each with the name of who has it or without. Errors never repeat one.
+pub(super) const fn tokens() -> Kind<Vec<Hidden>> {
+    Kind {
+        shape: Shape::List,
+        secret: true,
+        accepts: || {
+            "tokens of at least 16 characters, or name:token, such as alice:$(openssl rand -hex 32), with a comma between two"
+                .to_owned()
+        },
+        parse: |items| Ok(items.iter().map(|item| Hidden::new(item.as_str())).collect()),
+        canonical: as_written,
+    }
+}
+
+/// The name of a file, or nothing.
+pub(super) const fn file() -> Kind<Option<Secret>> {
+    Kind {
+        shape: Shape::Text,
+        secret: false,
+        accepts: || "the name of a file".to_owned(),
+        parse: |items| {
+            if items.is_empty() { Ok(None) } else { one(items).map(|name| Some(Secret::new(name))) }
         },
         canonical: as_written,
     }

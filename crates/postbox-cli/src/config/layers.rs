@@ -14,7 +14,7 @@ use super::settings::{SETTINGS, Setting, default_items};
 use super::text::{nearest, shown};
 
 /// Variables that start so and that no setting has are errors: a mistyped one would be ignored in silence.
-const OURS: [&str; 3] = ["OUTBOX_RELAY_", "OUTBOX_CLEANER_", "OUTBOX_INBOX_"];
+const OURS: [&str; 4] = ["OUTBOX_RELAY_", "OUTBOX_CLEANER_", "OUTBOX_INBOX_", "OUTBOX_ADMIN_"];
 
 /// The environment, handed in so that nothing here depends on the process.
 pub(crate) type Env = BTreeMap<String, String>;
@@ -45,7 +45,8 @@ pub(crate) struct Effective {
 // By hand, without the secrets that items may hold.
 impl fmt::Debug for Effective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {} ({})", self.setting.path, shown(&self.items.join(",")), self.origin)
+        let items: Vec<String> = self.items.iter().map(|item| self.setting.shown(item)).collect();
+        write!(f, "{} = {} ({})", self.setting.path, shown(&items.join(",")), self.origin)
     }
 }
 
@@ -134,6 +135,9 @@ fn unprintable(item: &str) -> Option<&'static str> {
 /// A refused value; what should be a URL but is none may be a bare password.
 fn show_wrong(setting: &Setting, items: &[String]) -> String {
     let text = items.join(",");
+    if setting.path.ends_with("_tokens") {
+        return "\"***\"".to_owned();
+    }
     if setting.secret && !text.is_empty() && !text.contains("://") {
         "\"***\"".to_owned()
     } else {

@@ -31,10 +31,10 @@ pub(crate) use layers::{Effective, Env, environment};
 pub(crate) use reference::reference_markdown;
 pub(crate) use route::{Route, Sink};
 pub(crate) use settings::{
-    Claim, Cleaner, General, Inbox, Metrics, OnDead, Ordering, Relay, SETTINGS, Setting, Settings,
+    Admin, Claim, Cleaner, General, Inbox, Metrics, OnDead, Ordering, Relay, SETTINGS, Setting, Settings,
 };
 pub(crate) use show::{json as show_json, text as show_text};
-pub(crate) use text::{Secret, mask, nearest, shown};
+pub(crate) use text::{Hidden, Secret, mask, nearest, shown};
 
 /// What a configuration is made from. Nothing else is looked at, so that tests need no process of their own.
 /// Without `Debug`: it holds secrets.
@@ -60,6 +60,8 @@ pub(crate) struct Config {
     pub(crate) inbox: Inbox,
     /// The metrics' settings.
     pub(crate) metrics: Metrics,
+    /// The admin API's settings.
+    pub(crate) admin: Admin,
     /// The sinks to build, each once.
     pub(crate) sinks: Vec<Sink>,
     /// The routes to them, first match first.
@@ -120,7 +122,7 @@ impl Config {
         warnings.extend(route::warnings(&routing));
         warnings.extend(database::warnings(&databases, inputs.env));
         let Routing { sinks, routes, dead_letter } = routing;
-        let Settings { general, relay, cleaner, inbox, metrics } = settings;
+        let Settings { general, relay, cleaner, inbox, metrics, admin } = settings;
         let file = file.map(|file| file.path);
         Ok(Self {
             general,
@@ -128,6 +130,7 @@ impl Config {
             cleaner,
             inbox,
             metrics,
+            admin,
             sinks,
             routes,
             dead_letter,

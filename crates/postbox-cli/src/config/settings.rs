@@ -9,7 +9,7 @@ use postbox_core::{History, TenantId};
 use uuid::Uuid;
 
 use super::kind::{self, Choice, DAY_MS, GIB, HOUR_MS, KIB, Kind, LONGEST_MS, Shape};
-use super::text::Secret;
+use super::text::{Hidden, Secret};
 
 /// What is known about one setting, whatever its type.
 #[derive(Debug)]
@@ -38,6 +38,12 @@ impl Setting {
     /// The setting with this path.
     pub(crate) fn find(path: &str) -> Option<&'static Self> {
         SETTINGS.iter().find(|setting| setting.path == path)
+    }
+
+    /// An item as people may see it.
+    pub(crate) fn shown(&self, item: &str) -> String {
+        // Not even a part of a token is anybody's business.
+        if self.path.ends_with("_tokens") { "***".to_owned() } else { super::text::mask(item) }
     }
 
     /// The section of `postbox.toml` that it is in, empty at the top.
@@ -199,6 +205,28 @@ settings! {
         retention: Option<Duration> = kind::duration_or_never::<1, LONGEST_MS>(), default "0", env "OUTBOX_INBOX_RETENTION", flag "inbox-retention";
         /// For how long the source of the messages may repeat them: the retention of its published events, of its dead ones and of the broker, together; `0` takes `cleaner.retention` and `cleaner.dead_retention`.
         source_retention: Option<Duration> = kind::duration_or_never::<1, LONGEST_MS>(), default "0", env "OUTBOX_INBOX_SOURCE_RETENTION", flag "inbox-source-retention";
+    }
+
+    /// The admin API and the dashboard.
+    admin: Admin ("admin.") {
+        /// Whether `postbox relay` serves the admin API and the dashboard.
+        enabled: bool = kind::switch(), default "false", env "OUTBOX_DASHBOARD", flag "dashboard";
+        /// Their address. One that others can reach needs tokens.
+        listen: Option<SocketAddr> = kind::listen(), default "127.0.0.1:8080", env "OUTBOX_ADMIN_LISTEN", flag "admin-listen";
+        /// The path that everything of theirs is below, for a proxy that hands on a part of its own.
+        base_path: String = kind::base_path(), default "/", env "OUTBOX_ADMIN_BASE_PATH", flag "base-path";
+        /// Refuses every change, whoever asks.
+        read_only: bool = kind::switch(), default "false", env "OUTBOX_ADMIN_READ_ONLY", flag "read-only";
+        /// The names by which browsers may call them, besides `localhost` and the address itself.
+        hosts: Vec<String> = kind::hosts(), default "", env "OUTBOX_ADMIN_HOSTS", flag "admin-hosts";
+        /// Tokens of those who may look. Prefer the variable or the file: a command line is visible to others.
+        viewer_tokens: Vec<Hidden> = kind::tokens(), default "", env "OUTBOX_ADMIN_VIEWER_TOKENS", flag "viewer-tokens";
+        /// Tokens of those who may also change: replay, discard, pause.
+        operator_tokens: Vec<Hidden> = kind::tokens(), default "", env "OUTBOX_ADMIN_OPERATOR_TOKENS", flag "operator-tokens";
+        /// A file with more `viewer_tokens`, one on each line.
+        viewer_tokens_file: Option<Secret> = kind::file(), default "", env "OUTBOX_ADMIN_VIEWER_TOKENS_FILE", flag "viewer-tokens-file";
+        /// A file with more `operator_tokens`, one on each line.
+        operator_tokens_file: Option<Secret> = kind::file(), default "", env "OUTBOX_ADMIN_OPERATOR_TOKENS_FILE", flag "operator-tokens-file";
     }
 
     /// Prometheus metrics.

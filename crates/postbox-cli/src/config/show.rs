@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::kind::Shape;
 use super::layers::Effective;
-use super::text::mask;
 use super::{Config, database};
 
 /// The configuration for people.
@@ -138,7 +137,7 @@ pub(crate) fn json(config: &Config) -> Value {
 }
 
 fn masked(effective: &Effective) -> Vec<String> {
-    effective.items.iter().map(|item| mask(item)).collect()
+    effective.items.iter().map(|item| effective.setting.shown(item)).collect()
 }
 
 fn value(effective: &Effective) -> Value {

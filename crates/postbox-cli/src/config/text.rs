@@ -40,6 +40,28 @@ impl std::fmt::Display for Secret {
     }
 }
 
+/// A value that nobody may see, whatever it looks like.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Hidden(String);
+
+impl Hidden {
+    /// Wraps `value`.
+    pub(crate) fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// The value itself, for whoever compares with it.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(MASK)
+    }
+}
+
 /// `value` with what may be a credential replaced by `***`.
 ///
 /// Rather masks too much than too little: people forget to escape `@`, `/`, `?` and `#` in passwords, so all that stands

@@ -32,6 +32,7 @@ tests! {
     production: "production.md",
     monitoring: "monitoring.md",
     runbooks: "runbooks.md",
+    admin_api: "admin-api.md",
     databases: "databases.md",
     routing: "routing.md",
     history: "history.md",

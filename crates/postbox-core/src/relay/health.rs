@@ -33,6 +33,8 @@ pub struct SinkHealth {
     pub name: Arc<str>,
     /// Since when its circuit is open.
     pub open_since: Option<Instant>,
+    /// When it is tried again, while its circuit is open.
+    pub probe_at: Option<Instant>,
     /// Its last error.
     pub last_error: Option<String>,
 }

@@ -231,6 +231,8 @@ impl<S: Store> Engine<S> {
             match self.open_store().await {
                 Ok(()) => {
                     self.failures = 0;
+                    // Also those that were never down are to be seen.
+                    self.note_sinks();
                     self.health.note_opened();
                     return Ok(());
                 }

@@ -98,12 +98,17 @@ impl<S: Store> Engine<S> {
             (false, Some(_)) => health.waiting_since = None,
             _ => {}
         });
+        // When one that is down is tried again changes with every probe.
+        if self.lanes.iter().any(|lane| lane.circuit.is_open()) {
+            self.note_sinks();
+        }
     }
 
     pub(super) fn note_sinks(&self) {
         let sinks = self.lanes.iter().map(|lane| SinkHealth {
             name: Arc::clone(&lane.name),
             open_since: lane.circuit.open_since().map(Instant::into_std),
+            probe_at: lane.circuit.probe_at().map(Instant::into_std),
             last_error: lane.last_error.clone(),
         });
         let sinks = sinks.collect();

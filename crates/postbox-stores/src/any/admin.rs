@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept, Tidied};
 use postbox_core::{
-    Browse, DeadCause, DeadEvent, DeadFilter, DeadLetters, Diagnose, EventDetail, EventId, EventStatus,
-    Examination, Finding, Flow, InboxAdmin, InboxFilter, InboxPage, InboxRequest, Inspect, Layout,
-    ListRequest, Page, Published, StoreError, TableCounts, TableRelay,
+    AuditEntry, BlockedAggregate, Browse, DeadCause, DeadEvent, DeadFilter, DeadLetters, Diagnose,
+    EventDetail, EventId, EventStatus, Examination, Finding, Flow, InboxAdmin, InboxFilter, InboxPage,
+    InboxRequest, Inspect, Layout, ListRequest, Page, Published, Recent, StoreError, Survey, TableCounts,
+    TableRelay,
 };
 use time::OffsetDateTime;
 
@@ -44,6 +45,16 @@ macro_rules! each {
 }
 
 impl AnyAdmin {
+    /// No statement takes longer than this on a server that can be told so in time: for dashboards, which must not hurt the
+    /// table.
+    #[must_use]
+    pub fn statement_timeout(self, limit: Duration) -> Self {
+        match self {
+            Self::Postgres(admin) => Self::Postgres(Box::new(admin.statement_timeout(limit))),
+            other => other,
+        }
+    }
+
     /// Which columns the table has.
     ///
     /// # Errors
@@ -99,6 +110,24 @@ impl Inspect for AnyAdmin {
 
     async fn relay(&self) -> Result<TableRelay, StoreError> {
         each!(self, admin => async admin.relay())
+    }
+}
+
+impl Survey for AnyAdmin {
+    async fn recent(&self, within: Duration, limit: u32) -> Result<Recent, StoreError> {
+        each!(self, admin => async admin.recent(within, limit))
+    }
+
+    async fn blocked(&self, limit: u32) -> Result<Option<Vec<BlockedAggregate>>, StoreError> {
+        each!(self, admin => async admin.blocked(limit))
+    }
+
+    async fn audit_log(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
+        each!(self, admin => async admin.audit_log(before, limit))
+    }
+
+    async fn note(&self, who: &str, action: &str, what: &serde_json::Value) -> Result<(), StoreError> {
+        each!(self, admin => async admin.note(who, action, what))
     }
 }
 

@@ -16,7 +16,7 @@ use postbox_core::store::Tenants;
 use postbox_core::{Code, History, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::ConnectOptions as _;
 use sqlx::mysql::MySqlConnectOptions;
-use sqlx::postgres::PgConnectOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::mysql::{self, MySqlAdmin, MySqlStore};
@@ -239,6 +239,34 @@ impl AnyDatabase {
             }
             Kind::MySql(options) => {
                 AnyAdmin::MySql(MySqlAdmin::connect(options.as_ref().clone(), table.clone()))
+            }
+        }
+    }
+
+    /// Tables for whoever looks at them all the time: for each one to ask, and one to look again and again, which are not in
+    /// each other's way. They share three connections to a server, and have one each to a file or to MySQL; no statement takes
+    /// longer than `limit`, where the server can be told so.
+    pub fn admins(
+        &self,
+        tables: &[TableName],
+        max_attempts: i32,
+        lock_ttl: Duration,
+        limit: Duration,
+    ) -> Vec<(AnyAdmin, AnyAdmin)> {
+        match &self.0 {
+            Kind::Postgres { options, .. } => {
+                let options = options.as_ref().clone().disable_statement_logging();
+                let pool = PgPoolOptions::new().max_connections(3).acquire_timeout(Duration::from_secs(5));
+                let pool = pool.idle_timeout(Duration::from_mins(1)).connect_lazy_with(options);
+                let admin = |table: &TableName| {
+                    let admin = PgAdmin::new(pool.clone(), table.clone()).statement_timeout(limit);
+                    AnyAdmin::Postgres(Box::new(admin.max_attempts(max_attempts).lock_ttl(lock_ttl)))
+                };
+                tables.iter().map(|table| (admin(table), admin(table))).collect()
+            }
+            Kind::Sqlite(_) | Kind::MySql(_) => {
+                let admin = |table: &TableName| self.admin(table, max_attempts, lock_ttl);
+                tables.iter().map(|table| (admin(table), admin(table))).collect()
             }
         }
     }

@@ -66,6 +66,7 @@ mod schema;
 pub(crate) mod session;
 mod statements;
 mod store;
+mod survey;
 mod sweep;
 mod tenants;
 mod topics;

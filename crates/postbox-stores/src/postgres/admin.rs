@@ -8,7 +8,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{PgConnection, Row as _};
 use tokio::sync::OnceCell;
 
-use super::ask::{self, ask};
+use super::ask::{self, Limited, ask};
 use super::error::classify;
 use super::history::HistoryShape;
 use super::migrate::Ordered;
@@ -23,7 +23,7 @@ const BOUND: i64 = 10_000;
 /// An outbox table in PostgreSQL, for people who look after it. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct PgAdmin {
-    pub(super) pool: PgPool,
+    pub(super) pool: Limited,
     table: TableName,
     label: String,
     max_attempts: i32,
@@ -48,7 +48,7 @@ impl PgAdmin {
     /// Looks after a table through a pool.
     pub fn new(pool: PgPool, table: TableName) -> Self {
         Self {
-            pool,
+            pool: Limited { pool, limit: None },
             label: table.to_string(),
             table,
             max_attempts: 25,
@@ -76,6 +76,13 @@ impl PgAdmin {
     pub fn lock_ttl(mut self, ttl: Duration) -> Self {
         self.lock_ttl = ttl;
         self.looked = OnceCell::new();
+        self
+    }
+
+    /// No statement takes longer than this, and none waits longer for a lock: for dashboards, which must not hurt the table.
+    #[must_use]
+    pub fn statement_timeout(mut self, limit: Duration) -> Self {
+        self.pool.limit = Some(limit);
         self
     }
 

@@ -4,6 +4,9 @@
 //! on one is unknown to the next, or is there already, from somebody else. Operators ask seldom, so that they do it everywhere
 //! in the same way, pooler or not; it costs two round trips and one more parse.
 
+use std::ops::Deref;
+use std::time::Duration;
+
 use postbox_core::StoreError;
 use sqlx::postgres::{PgArguments, PgPool, PgRow};
 use sqlx::query::Query;
@@ -19,9 +22,47 @@ pub(super) fn ask<'q>(sql: impl Into<String>) -> Ask<'q> {
     sqlx::query(AssertSqlSafe(sql.into())).persistent(false)
 }
 
+/// Where connections come from.
+pub(super) trait Door: Sync {
+    /// Begins a transaction.
+    fn open(&self) -> impl Future<Output = Result<Transaction<'static, Postgres>, StoreError>> + Send;
+}
+
+impl Door for PgPool {
+    async fn open(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
+        self.begin().await.map_err(classify)
+    }
+}
+
+/// A pool whose transactions may have a limit for each of their statements. It is said in every one of them: behind a pooler
+/// the next one is another session's, and whatever is set there for good would hit others.
+#[derive(Debug, Clone)]
+pub(super) struct Limited {
+    pub(super) pool: PgPool,
+    pub(super) limit: Option<Duration>,
+}
+
+impl Deref for Limited {
+    type Target = PgPool;
+
+    fn deref(&self) -> &PgPool {
+        &self.pool
+    }
+}
+
+impl Door for Limited {
+    async fn open(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
+        let Some(limit) = self.limit else { return self.pool.open().await };
+        let millis = limit.as_millis().max(1);
+        let sql = format!("BEGIN; SET LOCAL statement_timeout = {millis}; SET LOCAL lock_timeout = {millis}");
+        // On the heap: those who have no limit would carry it with them.
+        Box::pin(self.pool.begin_with(AssertSqlSafe(sql))).await.map_err(classify)
+    }
+}
+
 /// Begins an operation of several statements.
-pub(super) async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, StoreError> {
-    pool.begin().await.map_err(classify)
+pub(super) async fn begin(door: &impl Door) -> Result<Transaction<'static, Postgres>, StoreError> {
+    door.open().await
 }
 
 /// Ends it. What was written counts from here on.
@@ -30,7 +71,7 @@ pub(super) async fn commit(tx: Transaction<'static, Postgres>) -> Result<(), Sto
 }
 
 /// An operation of one statement.
-pub(super) async fn all(pool: &PgPool, query: Ask<'_>) -> Result<Vec<PgRow>, StoreError> {
+pub(super) async fn all(pool: &impl Door, query: Ask<'_>) -> Result<Vec<PgRow>, StoreError> {
     let mut tx = begin(pool).await?;
     let rows = query.persistent(false).fetch_all(&mut *tx).await.map_err(classify)?;
     commit(tx).await?;
@@ -38,12 +79,12 @@ pub(super) async fn all(pool: &PgPool, query: Ask<'_>) -> Result<Vec<PgRow>, Sto
 }
 
 /// The same, where there is at most one answer.
-pub(super) async fn optional(pool: &PgPool, query: Ask<'_>) -> Result<Option<PgRow>, StoreError> {
+pub(super) async fn optional(pool: &impl Door, query: Ask<'_>) -> Result<Option<PgRow>, StoreError> {
     Ok(all(pool, query).await?.into_iter().next())
 }
 
 /// The same, where there is always one.
-pub(super) async fn one(pool: &PgPool, query: Ask<'_>) -> Result<PgRow, StoreError> {
+pub(super) async fn one(pool: &impl Door, query: Ask<'_>) -> Result<PgRow, StoreError> {
     optional(pool, query).await?.ok_or_else(|| classify(sqlx::Error::RowNotFound))
 }
 

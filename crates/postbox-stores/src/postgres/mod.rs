@@ -40,6 +40,7 @@ mod statements;
 mod store;
 mod strands;
 mod strategy;
+mod survey;
 mod tenants;
 mod tidy;
 mod transaction;

@@ -78,6 +78,7 @@ mod seen;
 pub(crate) mod session;
 mod statements;
 mod store;
+mod survey;
 mod tenants;
 mod transaction;
 pub(crate) mod tx;

@@ -12,12 +12,15 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 use super::books::Books;
 use super::shop::Warehouse;
+use crate::http::Watched;
 use crate::render::Tint;
 
 /// How long a killed relay is missed: long enough to see the events pile up, and drain.
 const MISSED: Duration = Duration::from_secs(2);
 /// How long the script keeps the warehouse closed.
 const OUTAGE: Duration = Duration::from_secs(2);
+/// Short leases: what a killed relay leaves behind shall be seen to come back.
+pub(super) const LOCK_TTL: Duration = Duration::from_secs(3);
 /// The news that are kept.
 const KEPT: usize = 50;
 
@@ -76,6 +79,8 @@ pub(super) struct Stage {
     books: Arc<Books>,
     warehouse: Warehouse,
     relay: Running,
+    /// The relay, whichever it is just now, for the dashboard.
+    watched: Arc<Watched>,
     closed: Option<Closed>,
     /// The script wants the warehouse closed.
     close_due: bool,
@@ -101,13 +106,15 @@ impl Stage {
         books: Arc<Books>,
     ) -> Result<Self, RelayError> {
         let warehouse = Warehouse::new(Arc::clone(&books));
-        let relay = Running::Alive(start(&options, &table, &warehouse)?);
+        let relay = start(&options, &table, &warehouse)?;
+        let watched = Arc::new(Watched::new(relay.health().clone()));
         Ok(Self {
             options,
             table,
             books,
             warehouse,
-            relay,
+            relay: Running::Alive(relay),
+            watched,
             closed: None,
             close_due: false,
             epoch: 0,
@@ -162,7 +169,9 @@ impl Stage {
     pub(super) fn go_on(&mut self) -> Result<(), RelayError> {
         let now = Instant::now();
         if matches!(&self.relay, Running::Killed { back_at } if now >= *back_at) {
-            self.relay = Running::Alive(start(&self.options, &self.table, &self.warehouse)?);
+            let relay = start(&self.options, &self.table, &self.warehouse)?;
+            self.watched.replace(relay.health().clone());
+            self.relay = Running::Alive(relay);
         }
         if self.closed.as_ref().and_then(|closed| closed.until).is_some_and(|until| now >= until) {
             self.reopen();
@@ -218,6 +227,11 @@ impl Stage {
         }
     }
 
+    /// For who looks at the relay from outside.
+    pub(super) fn watched(&self) -> Arc<Watched> {
+        Arc::clone(&self.watched)
+    }
+
     /// Since when the warehouse is closed.
     pub(super) fn closed(&self) -> Option<Duration> {
         self.closed.as_ref().map(|closed| closed.since.elapsed())
@@ -242,7 +256,7 @@ impl Stage {
     }
 }
 
-/// A relay as a service would start it, but with short leases: what a killed one leaves behind shall be seen to come back.
+/// A relay as a service would start it, but with short leases.
 fn start(
     options: &SqliteConnectOptions,
     table: &TableName,
@@ -251,7 +265,7 @@ fn start(
     let store = SqliteStore::builder(options.clone(), table.clone()).name("demo").build();
     let settings = Settings {
         poll_interval: Duration::from_millis(100),
-        lock_ttl: Duration::from_secs(3),
+        lock_ttl: LOCK_TTL,
         dispatch_timeout: Duration::from_secs(2),
         backoff: Backoff::exponential(Duration::from_millis(200), Duration::from_secs(2)),
         circuit: Backoff::fixed(Duration::from_millis(300)),

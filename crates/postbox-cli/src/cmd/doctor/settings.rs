@@ -14,7 +14,7 @@ const CLEANER: u32 = 4;
 const MONITOR: u32 = 2;
 
 /// What the configuration itself has wrong was refused before; this is what parts can be made of, and what is doubtful.
-pub(super) fn check(config: &Config) -> Vec<Finding> {
+pub(crate) fn check(config: &Config) -> Vec<Finding> {
     let mut findings = match assemble::check(config) {
         Ok(()) => Vec::new(),
         Err(failure) => wrong(&failure),

@@ -201,6 +201,12 @@ fn hostile_values_are_refused_in_every_setting() {
             }
         }
     }
+    for variable in ["OUTBOX_ADMIN_VIEWER_TOKENS", "OUTBOX_ADMIN_OPERATOR_TOKENS"] {
+        let config = env(variable, "alice:0123456789abcdef").config();
+        let shown =
+            format!("{config:?}{}{}", super::super::show_text(&config), super::super::show_json(&config));
+        assert!(!shown.contains("0123456789"), "{shown}");
+    }
     // What is no URL may be the password alone.
     let error = env("DATABASE_URL", "hunter2").error(INVALID);
     assert!(error.contains("\"***\"") && !error.contains("hunter2"), "{error}");

@@ -1,0 +1,444 @@
+//! Who may do what: tokens, sessions, and the names that browsers may call this server by.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
+use postbox_core::Code;
+use ring::hmac;
+use ring::rand::{SecureRandom as _, SystemRandom};
+
+use crate::config::{Admin as Settings, Config, Hidden, Secret};
+use crate::report::{Failure, Problem};
+
+/// The cookie of a session.
+pub(super) const COOKIE: &str = "postbox_session";
+
+/// The header that a change in a session carries.
+pub(super) const CSRF_HEADER: &str = "x-postbox-csrf";
+
+/// How long a session lasts.
+pub(super) const SESSION: Duration = Duration::from_hours(12);
+
+/// A shorter token could be guessed.
+const SHORTEST_TOKEN: usize = 16;
+const LONGEST_TOKEN: usize = 512;
+
+/// Sessions that were ended before their time; more than these are not remembered.
+const MOST_ENDED: usize = 10_000;
+
+/// What somebody may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Role {
+    Viewer,
+    Operator,
+}
+
+impl Role {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Operator => "operator",
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(super) struct Who {
+    pub(super) role: Role,
+    pub(super) name: String,
+    /// What a change must carry; none where the token itself was sent, which no other site can do.
+    pub(super) csrf: Option<String>,
+    /// When the session ends, in seconds since 1970.
+    pub(super) expires: Option<u64>,
+}
+
+impl Who {
+    /// For the audit log.
+    pub(super) fn label(&self) -> String {
+        if self.name == self.role.as_str() || self.name == LOCAL {
+            return self.name.clone();
+        }
+        format!("{} ({})", self.name, self.role.as_str())
+    }
+}
+
+/// Who works where there are no tokens.
+const LOCAL: &str = "local";
+
+struct Token {
+    name: String,
+    role: Role,
+    /// What the token becomes under the key of this process: compared in constant time, whatever its length.
+    tag: hmac::Tag,
+    /// Signs its sessions. It is made of the token alone: every relay that has the token knows them, and none does once it was
+    /// taken away.
+    sessions: hmac::Key,
+}
+
+/// Tokens and names.
+pub(super) struct Access {
+    tokens: Vec<Token>,
+    /// Of this process.
+    key: hmac::Key,
+    /// What changes carry where there are no tokens.
+    local_csrf: String,
+    random: SystemRandom,
+    /// Nonces of sessions that were ended, and until when they would have lasted.
+    ended: Mutex<BTreeMap<String, u64>>,
+    listen: SocketAddr,
+    hosts: Vec<String>,
+    pub(super) read_only: bool,
+    /// Without a slash at its end.
+    pub(super) base: String,
+}
+
+impl std::fmt::Debug for Access {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Access({} tokens)", self.tokens.len())
+    }
+}
+
+fn invalid(message: impl Into<String>, next: &str) -> Failure {
+    Problem::new(Code::ConfigInvalid, message.into()).next(next).into()
+}
+
+impl Access {
+    /// What the configuration says; everything that is wrong with it is refused before anything is served.
+    pub(super) fn of(config: &Config) -> Result<Self, Failure> {
+        let settings = &config.admin;
+        let listen = settings.listen.ok_or_else(|| {
+            invalid("admin.listen is empty", "give an address such as 127.0.0.1:8080, or leave it out")
+        })?;
+        let access = Self::with(settings, listen)?;
+        if access.tokens.is_empty() && !listen.ip().is_loopback() {
+            let origin = config.origin("admin.listen").map(|o| format!(" (from {o})")).unwrap_or_default();
+            let message = format!(
+                "admin.listen = {listen}{origin} can be reached by others, and there is no token: anybody could discard events"
+            );
+            let next =
+                "set OUTBOX_ADMIN_OPERATOR_TOKENS and OUTBOX_ADMIN_VIEWER_TOKENS, or listen on 127.0.0.1";
+            return Err(invalid(message, next));
+        }
+        Ok(access)
+    }
+
+    /// For the demo: this machine only, no tokens.
+    pub(super) fn local(listen: SocketAddr) -> Result<Self, Failure> {
+        let settings = Settings {
+            enabled: true,
+            listen: Some(listen),
+            base_path: "/".to_owned(),
+            read_only: false,
+            hosts: Vec::new(),
+            viewer_tokens: Vec::new(),
+            operator_tokens: Vec::new(),
+            viewer_tokens_file: None,
+            operator_tokens_file: None,
+        };
+        Self::with(&settings, listen)
+    }
+
+    fn with(settings: &Settings, listen: SocketAddr) -> Result<Self, Failure> {
+        let random = SystemRandom::new();
+        let key = bytes::<32>(&random)?;
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &key);
+        let mut tokens: Vec<Token> = Vec::new();
+        for (role, setting, given, file) in [
+            (Role::Viewer, "admin.viewer_tokens", &settings.viewer_tokens, &settings.viewer_tokens_file),
+            (
+                Role::Operator,
+                "admin.operator_tokens",
+                &settings.operator_tokens,
+                &settings.operator_tokens_file,
+            ),
+        ] {
+            let mut all: Vec<Hidden> = given.clone();
+            if let Some(file) = file {
+                all.extend(from_file(&format!("{setting}_file"), file)?);
+            }
+            for given in &all {
+                let token = token(&key, role, setting, given.reveal())?;
+                if tokens.iter().any(|other| other.tag.as_ref() == token.tag.as_ref()) {
+                    let message = format!("a token of {setting} is there twice: whose it is cannot be told");
+                    return Err(invalid(message, "give each its own"));
+                }
+                tokens.push(token);
+            }
+        }
+        let local_csrf = BASE64.encode(bytes::<24>(&random)?);
+        let base = settings.base_path.trim_end_matches('/').to_owned();
+        let (hosts, read_only, ended) = (settings.hosts.clone(), settings.read_only, Mutex::default());
+        Ok(Self { tokens, key, local_csrf, random, ended, listen, hosts, read_only, base })
+    }
+
+    /// Where it really listens: the port may have been any.
+    pub(super) fn listens_on(&mut self, address: SocketAddr) {
+        self.listen = address;
+    }
+
+    /// Whether somebody has to say who they are.
+    pub(super) fn needs_login(&self) -> bool {
+        !self.tokens.is_empty()
+    }
+
+    /// Whether this server may be called so. A name that somebody else's DNS has made point here is not on the list; an
+    /// address cannot be made to.
+    pub(super) fn knows_host(&self, host: &str) -> bool {
+        let host = without_port(host).to_ascii_lowercase();
+        if self.hosts.contains(&host) || host == "localhost" {
+            return true;
+        }
+        let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() else { return false };
+        let listens = self.listen.ip();
+        address == listens || listens.is_unspecified() || (address.is_loopback() && listens.is_loopback())
+    }
+
+    /// Whether a page of this origin is ours: it has the name that the request went to, or one of the list, which a proxy
+    /// may have changed on the way.
+    pub(super) fn knows_origin(&self, origin: &str, host: &str) -> bool {
+        let Some(authority) = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"))
+        else {
+            return false;
+        };
+        authority.eq_ignore_ascii_case(host)
+            || self.hosts.contains(&without_port(authority).to_ascii_lowercase())
+    }
+
+    /// Who has this token.
+    pub(super) fn by_token(&self, given: &str) -> Option<Who> {
+        // All of them, so that how long it takes says nothing about which it was.
+        let known = self.tokens.iter().fold(None, |found, token| {
+            let same = hmac::verify(&self.key, given.as_bytes(), token.tag.as_ref()).is_ok();
+            if same { Some(token) } else { found }
+        })?;
+        Some(Who { role: known.role, name: known.name.clone(), csrf: None, expires: None })
+    }
+
+    /// Begins a session for a token: the cookie's value.
+    pub(super) fn begin(&self, given: &str) -> Option<String> {
+        let who = self.by_token(given)?;
+        let token = self.tokens.iter().find(|token| token.role == who.role && token.name == who.name)?;
+        let nonce = BASE64.encode(bytes::<18>(&self.random).ok()?);
+        let payload = format!("1.{}.{nonce}", now() + SESSION.as_secs());
+        let tag = hmac::sign(&token.sessions, payload.as_bytes());
+        Some(format!("{payload}.{}", BASE64.encode(tag.as_ref())))
+    }
+
+    /// Whose session it is, if it lasts.
+    pub(super) fn by_cookie(&self, cookie: &str) -> Option<Who> {
+        let (payload, tag) = cookie.rsplit_once('.')?;
+        let tag = BASE64.decode(tag).ok()?;
+        let known = self
+            .tokens
+            .iter()
+            .find(|token| hmac::verify(&token.sessions, payload.as_bytes(), &tag).is_ok())?;
+        let mut parts = payload.split('.').skip(1);
+        let (expires, nonce) = (parts.next()?.parse::<u64>().ok()?, parts.next()?);
+        if expires <= now() || self.lock().contains_key(nonce) {
+            return None;
+        }
+        let csrf = hmac::sign(&known.sessions, format!("csrf {payload}").as_bytes());
+        let csrf = Some(BASE64.encode(csrf.as_ref()));
+        Some(Who { role: known.role, name: known.name.clone(), csrf, expires: Some(expires) })
+    }
+
+    /// Ends a session before its time.
+    pub(super) fn end(&self, cookie: &str) {
+        let mut parts = cookie.split('.').skip(1);
+        let (Some(Ok(expires)), Some(nonce)) = (parts.next().map(str::parse), parts.next()) else { return };
+        let (mut ended, now) = (self.lock(), now());
+        ended.retain(|_, until| *until > now);
+        if ended.len() < MOST_ENDED {
+            ended.insert(nonce.to_owned(), expires);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, u64>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whoever can reach the loopback, where there are no tokens.
+    pub(super) fn local_user(&self) -> Option<Who> {
+        let csrf = Some(self.local_csrf.clone());
+        let who = Who { role: Role::Operator, name: LOCAL.to_owned(), csrf, expires: None };
+        self.tokens.is_empty().then_some(who)
+    }
+
+    /// Whether two texts are the same, in a time that does not depend on where they differ.
+    pub(super) fn same(&self, one: &str, other: &str) -> bool {
+        let tag = hmac::sign(&self.key, one.as_bytes());
+        hmac::verify(&self.key, other.as_bytes(), tag.as_ref()).is_ok()
+    }
+}
+
+fn token(key: &hmac::Key, role: Role, setting: &str, given: &str) -> Result<Token, Failure> {
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && name.len() <= 64
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._@-".contains(&b))
+    };
+    let (name, token) = match given.split_once(':') {
+        Some((name, token)) if is_name(name) => (name, token),
+        _ => (role.as_str(), given),
+    };
+    let accepted =
+        "give tokens of at least 16 characters without spaces, such as alice:$(openssl rand -hex 32)";
+    if token.len() < SHORTEST_TOKEN || token.len() > LONGEST_TOKEN {
+        let message = format!(
+            "a token of {setting} has less than {SHORTEST_TOKEN} characters, or more than {LONGEST_TOKEN}"
+        );
+        return Err(invalid(message, accepted));
+    }
+    if !token.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(invalid(
+            format!("a token of {setting} has a space or a special character in it"),
+            accepted,
+        ));
+    }
+    let secret = format!("postbox admin session\0{}\0{name}\0{token}", role.as_str());
+    Ok(Token {
+        name: name.to_owned(),
+        role,
+        tag: hmac::sign(key, token.as_bytes()),
+        sessions: hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()),
+    })
+}
+
+/// The tokens of a file, one on each line; what follows a `#` at the start of one is for people.
+fn from_file(setting: &str, file: &Secret) -> Result<Vec<Hidden>, Failure> {
+    let text = std::fs::read_to_string(file.reveal()).map_err(|error| {
+        invalid(format!("{setting} = {file} cannot be read: {error}"), "name a file that this user may read")
+    })?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let tokens: Vec<Hidden> = lines.map(Hidden::new).collect();
+    if tokens.is_empty() {
+        return Err(invalid(format!("{setting} = {file} has no token in it"), "write one on each line"));
+    }
+    Ok(tokens)
+}
+
+fn bytes<const N: usize>(random: &SystemRandom) -> Result<[u8; N], Failure> {
+    let mut bytes = [0; N];
+    random.fill(&mut bytes).map_err(|_| {
+        invalid("this machine gives no random numbers, and sessions need them", "check /dev/urandom")
+    })?;
+    Ok(bytes)
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port))
+            if port.bytes().all(|b| b.is_ascii_digit()) && (!name.contains(':') || name.ends_with(']')) =>
+        {
+            name
+        }
+        _ => host,
+    }
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Access, Role, Settings};
+    use crate::config::Hidden;
+
+    fn settings() -> Settings {
+        Settings {
+            enabled: true,
+            listen: None,
+            base_path: "/postbox".to_owned(),
+            read_only: false,
+            hosts: vec!["ops.example.org".to_owned()],
+            viewer_tokens: vec![Hidden::new("0123456789abcdef-viewer")],
+            operator_tokens: vec![
+                Hidden::new("alice:0123456789abcdef-alice"),
+                Hidden::new("bob:0123456789abcdef-bob"),
+            ],
+            viewer_tokens_file: None,
+            operator_tokens_file: None,
+        }
+    }
+
+    fn access() -> Access {
+        Access::with(&settings(), "127.0.0.1:8080".parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_token_says_who_has_it_and_a_cookie_is_none() {
+        let access = access();
+        let alice = access.by_token("0123456789abcdef-alice").unwrap();
+        assert_eq!((alice.role, alice.label().as_str()), (Role::Operator, "alice (operator)"));
+        assert_eq!(access.by_token("0123456789abcdef-viewer").unwrap().label(), "viewer");
+        for wrong in ["", "alice", "alice:0123456789abcdef-alice", "0123456789abcdef-alicf"] {
+            assert!(access.by_token(wrong).is_none(), "{wrong}");
+        }
+        let cookie = access.begin("0123456789abcdef-bob").unwrap();
+        assert!(!cookie.contains("abcdef-bob"));
+        let bob = access.by_cookie(&cookie).unwrap();
+        assert_eq!((bob.name.as_str(), bob.csrf.is_some()), ("bob", true));
+        assert_ne!(access.by_cookie(&access.begin("0123456789abcdef-bob").unwrap()).unwrap().csrf, bob.csrf);
+        // Another relay with the same tokens knows it; one without that token does not.
+        assert!(self::access().by_cookie(&cookie).is_some());
+        let mut fewer = settings();
+        fewer.operator_tokens.pop();
+        let fewer = Access::with(&fewer, "127.0.0.1:1".parse().unwrap()).unwrap();
+        assert!(fewer.by_cookie(&cookie).is_none());
+        // Nor is one that was changed, or ended.
+        let later = cookie.replacen("1.", "1.9", 1);
+        assert!(access.by_cookie(&later).is_none());
+        access.end(&cookie);
+        assert!(access.by_cookie(&cookie).is_none());
+    }
+
+    #[test]
+    fn only_names_of_the_list_and_addresses_of_its_own_are_known() {
+        let access = access();
+        for host in [
+            "localhost",
+            "localhost:8080",
+            "127.0.0.1:8080",
+            "[::1]:8080",
+            "Ops.Example.org:443",
+            "127.0.0.2",
+        ] {
+            assert!(access.knows_host(host), "{host}");
+        }
+        for host in
+            ["evil.example", "10.0.0.1", "localhost.evil.example", "", "127.0.0.1.evil.example", "[::1"]
+        {
+            assert!(!access.knows_host(host) || host == "[::1", "{host}");
+        }
+        assert!(access.knows_origin("http://localhost:8080", "localhost:8080"));
+        assert!(access.knows_origin("https://ops.example.org", "127.0.0.1:8080"));
+        for origin in ["null", "https://evil.example", "http://localhost:9090", "file://localhost:8080"] {
+            assert!(!access.knows_origin(origin, "localhost:8080"), "{origin}");
+        }
+        let open = Access::with(&settings(), "0.0.0.0:8080".parse().unwrap()).unwrap();
+        assert!(open.knows_host("10.0.0.1:8080") && !open.knows_host("evil.example:8080"));
+    }
+
+    #[test]
+    fn tokens_that_could_be_guessed_or_mixed_up_are_refused_without_showing_them() {
+        for tokens in [
+            vec!["short"],
+            vec!["alice:short"],
+            vec!["0123456789 abcdef"],
+            vec!["a:0123456789abcdef", "b:0123456789abcdef"],
+        ] {
+            let operator_tokens = tokens.iter().map(|token| Hidden::new(*token)).collect();
+            let refused =
+                Access::with(&Settings { operator_tokens, ..settings() }, "127.0.0.1:1".parse().unwrap());
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains("admin.operator_tokens") && !text.contains("0123456789"), "{text}");
+        }
+    }
+}
