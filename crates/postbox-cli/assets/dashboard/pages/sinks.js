@@ -1,0 +1,86 @@
+// Sinks: whether each takes events, what it last said, and when it is asked again.
+
+import { get, post, refused, session } from "../api.js";
+import { fill, h } from "../dom.js";
+import { clock, duration } from "../format.js";
+import { live } from "../live.js";
+import { button, card, cli, empty, facts, failure, head, notice, tag, toast } from "../parts.js";
+import { to } from "../router.js";
+
+export const title = "Sinks";
+
+export function show(view) {
+  const place = h("div", { class: "stack" });
+  let sinks = null;
+  const draw = () => sinks && fill(place, sinks.length ? h("div", { class: "grid" }, sinks.map((sink) => one(view, sink))) : none());
+  fill(view.main, head("Sinks", "Where events go. A sink that fails too often is left alone for a while (its circuit opens) and probed with one event; the others go on."), place);
+  view.failed = (error) => fill(place, failure(error));
+  view.every(10, async () => {
+    sinks = (await get("sinks")).sinks;
+    draw();
+  });
+  // What the overview knows is younger: the countdown goes by it.
+  view.on("overview", (overview) => {
+    for (const sink of sinks ?? []) {
+      for (const table of sink.tables) {
+        const now = overview.tables.find((other) => other.id === table.id)?.sinks?.find((other) => other.name === sink.name);
+        if (now) Object.assign(table, now);
+      }
+    }
+    draw();
+  });
+  const countdown = setInterval(() => !live.stopped && draw(), 1000);
+  view.ending.signal.addEventListener("abort", () => clearInterval(countdown));
+}
+
+function one(view, sink) {
+  const down = sink.tables.filter((table) => table.state === "open");
+  const state = sink.tables.length === 0 ? tag("not used here") : down.length ? tag("circuit open", "bad") : tag("works", "good");
+  const routes = sink.routes?.length ? sink.routes.map((route) => h("div", {}, h("code", {}, route.topic), route.destination && ` → ${route.destination}`)) : "every topic";
+  return h(
+    "section",
+    { class: "card sink", "aria-label": sink.name },
+    h("div", { class: "row spread" }, h("h2", {}, sink.name), h("div", { class: "row" }, sink.dead_letter && tag("dead letters"), state)),
+    down.map((table) => trouble(table, sink.tables.length > 1)),
+    facts([
+      ["Goes to", h("code", {}, sink.url)],
+      ["Kind", sink.kind],
+      ["Topics", routes],
+      ["Tables", sink.tables.map((table) => h("div", {}, h("a", { href: to("table", [], { table: table.id }), "data-key": `sink ${sink.name} ${table.id}` }, table.id)))],
+      ["Last error", last(sink)],
+    ]),
+    test(view, sink),
+  );
+}
+
+function trouble(table, several) {
+  const left = table.next_probe_at ? Math.max(0, (Date.parse(table.next_probe_at) - Date.now()) / 1000) : table.next_probe_seconds;
+  const probe = left === null || left === undefined ? "" : left > 0 ? `; next probe in ${duration(Math.ceil(left))}` : "; probing now";
+  return notice("bad", h("p", {}, h("b", {}, `Down for ${duration(table.open_seconds)}${several ? ` for ${table.id}` : ""}`), probe), table.last_error && h("p", { class: "small wrap" }, table.last_error));
+}
+
+function last(sink) {
+  const text = sink.tables.map((table) => table.last_error).find(Boolean);
+  return text ? h("span", { class: "wrap" }, text) : h("span", { class: "faint" }, "none since this process started");
+}
+
+/// An event of its own for trying; the line writes one that the relay delivers.
+function test(view, sink) {
+  const table = sink.tables[0]?.id ?? view.table;
+  const topic = sink.routes?.[0]?.topic?.replaceAll("**", "postbox.test").replaceAll("*", "test") ?? "postbox.test.v1";
+  const line = `postbox enqueue ${view.tables.find((one_) => one_.id === table)?.cli ?? view.cli} --topic ${topic} --payload '{"test": true}'`;
+  const press = async () => {
+    try {
+      const answer = await post(`sinks/${encodeURIComponent(sink.name)}/test`, { table });
+      toast(answer.delivered ? `${sink.name} took a test event after ${answer.took_ms} ms` : `${sink.name} refused a test event: ${answer.error}`);
+    } catch (error) {
+      toast(error.message);
+    }
+  };
+  const can = session.sink_test === true;
+  return h("div", { class: "stack" }, can && h("div", {}, button("Send a test event", press, { refused: refused(), key: `test ${sink.name}` })), h("div", {}, h("h3", {}, can ? "Or through the table" : "Send a test event through the table"), cli(line)));
+}
+
+function none() {
+  return card(null, {}, empty("No sink is configured", "A relay delivers to sinks: a broker, a webhook, a file, standard output. Name one, and events go there:", cli("postbox relay --sink nats://127.0.0.1:4222"), h("p", { class: "small" }, `Looked at ${clock(new Date().toISOString())}`)));
+}
