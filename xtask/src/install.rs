@@ -6,7 +6,7 @@ use std::process::Command;
 use postbox_testkit::server::{mariadb, pgbouncer, postgres, rabbitmq};
 
 use crate::run::{output, step, works};
-use crate::{jars, metadata};
+use crate::{browser, jars, metadata};
 
 /// A file whose absence means that a package is missing, searched for as a program when it has no slash, and the package.
 const BROKER_NEEDS: &[(&str, &str)] = &[
@@ -47,9 +47,12 @@ apt-get "$@"
 "#;
 
 /// Makes sure that there are a PostgreSQL server's programs, its pooler, MariaDB's, promtool, and a C compiler; and, if asked for, the brokers
-/// and what their clients are built with.
-pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
+/// and what their clients are built with, and a browser.
+pub(crate) fn test_needs(brokers: bool, browser: bool) -> Result<(), String> {
     let mut packages = Vec::new();
+    if browser {
+        packages.extend(browser::NEEDS.iter().filter(|(file, _)| !exists(file)).map(|(_, package)| *package));
+    }
     if brokers {
         packages.extend(BROKER_NEEDS.iter().filter(|(file, _)| !exists(file)).map(|(_, package)| *package));
     }
@@ -79,7 +82,16 @@ pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
         pgbouncer::find_program()?;
         postgres::find_binaries()?;
     }
-    if brokers { jars::fetch(&metadata::read()?.target) } else { Ok(()) }
+    if brokers || browser {
+        let target = metadata::read()?.target;
+        if browser {
+            browser::fetch(&target)?;
+        }
+        if brokers {
+            jars::fetch(&target)?;
+        }
+    }
+    Ok(())
 }
 
 fn exists(file: &str) -> bool {

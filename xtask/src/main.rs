@@ -3,6 +3,7 @@
 mod bench;
 mod book;
 mod brokers;
+mod browser;
 mod check;
 mod fuzz;
 mod install;

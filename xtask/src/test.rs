@@ -7,7 +7,7 @@ use postbox_testkit::skip::SKIPS_ENV;
 use postbox_testkit::{MariaDbServer, PgServer};
 
 use crate::brokers::{self, Brokers};
-use crate::install;
+use crate::{browser, install};
 use crate::run::{cargo, step};
 
 /// Skips that a run may have and still pass, as beginnings of their reasons.
@@ -38,6 +38,8 @@ const ALLOWED_SKIPS: &[&str] = &[
     "this machine has no systemd-analyze",
     // Kafka and Pulsar come from a repository of jars, which not every machine reaches.
     "Maven could not fetch",
+    // So does axe, from npm's.
+    "axe-core could not be fetched",
 ];
 
 /// The package whose tests need the points of failure built in.
@@ -58,8 +60,9 @@ fn features_with_brokers() -> String {
 
 /// Runs the tests; `extra` goes to `cargo test`.
 pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
-    let with_brokers = brokers::needed(&chosen(extra));
-    install::test_needs(with_brokers)?;
+    let chosen = chosen(extra);
+    let with_brokers = brokers::needed(&chosen);
+    install::test_needs(with_brokers, browser::needed(&chosen))?;
     // One server for all test programs: each would start its own otherwise, a second and 40 MB every time. It is
     // stopped when this goes out of scope, or by its watchdog when we are killed.
     let server = PgServer::try_with(&[])?;

@@ -7,6 +7,7 @@
 //! - [`proxy`]: [`Proxy`] stands between a client and its server and delays, cuts, swallows, or loses one reply.
 //! - [`oracle`]: [`Oracle`] compares what was written with what arrived.
 //! - [`process`]: [`Program`] runs a binary, waits for its lines, stops it in every way there is.
+//! - [`browser`]: [`Browser`] is a real one, driven as a person would.
 //! - [`eventually()`]: waits for a condition, and says what it waited for when it never came.
 //! - [`fuzz`]: [`Fuzz`] sends a parser what nobody would.
 //! - [`suite`]: what every store must keep, written once; [`store_suite!`] makes tests of it.
@@ -21,6 +22,8 @@
     reason = "a test kit fails by panicking"
 )]
 
+#[cfg(feature = "kit")]
+pub mod browser;
 #[cfg(feature = "kit")]
 pub mod eventually;
 #[cfg(feature = "kit")]
@@ -39,6 +42,8 @@ pub mod skip;
 pub mod suite;
 
 #[cfg(feature = "kit")]
+pub use browser::Browser;
+#[cfg(feature = "kit")]
 pub use eventually::{eventually, eventually_blocking};
 #[cfg(feature = "kit")]
 pub use fuzz::Fuzz;
@@ -49,7 +54,7 @@ pub use process::Program;
 #[cfg(feature = "kit")]
 pub use proxy::Proxy;
 pub use server::{
-    KafkaServer, MariaDb, MariaDbServer, NatsServer, PgBouncer, PgServer, PulsarServer, RabbitServer,
+    ChromeDriver, KafkaServer, MariaDb, MariaDbServer, NatsServer, PgBouncer, PgServer, PulsarServer, RabbitServer,
     RedisServer, ServerOptions, TestDb,
 };
 pub use skip::skipped;

@@ -10,7 +10,7 @@ const GAP_MS = 60_000;
 
 /// Lines over time. `points` have `at` in milliseconds; `series` are `{ label, kind, value(point) }`, `kind` being the class
 /// that colours it; `marks` are `{ at, text }`, such as a restart; `format` writes a value.
-export function chart({ title, points, series, marks = [], format = String }) {
+export function chart({ title, more = "", points, series, marks = [], format = String }) {
   const values = series.flatMap((one) => points.map(one.value)).filter(known);
   const most = nice(Math.max(0, ...values));
   const [first, last] = span(points);
@@ -35,7 +35,7 @@ export function chart({ title, points, series, marks = [], format = String }) {
   return h(
     "figure",
     { class: "chart" },
-    h("figcaption", { class: "chart-head" }, h("span", { class: "chart-title" }, title), series.map(key)),
+    h("figcaption", { class: "chart-head" }, h("span", { class: "chart-title" }, title, more && h("span", { class: "faint small" }, ` ${more}`)), series.map(key)),
     h("div", { class: "chart-body" }, drawing, h("span", { class: "chart-most", "aria-hidden": "true" }, format(most))),
     h(
       "div",

@@ -8,8 +8,8 @@ import { duration, number, perSecond } from "./format.js";
 const KEPT_MS = 15 * 60_000;
 
 export class History {
-  constructor(table) {
-    this.table = table;
+  constructor(table, name = "") {
+    Object.assign(this, { table, name });
     this.points = [];
   }
 
@@ -62,7 +62,7 @@ export class History {
   }
 
   draw(title, format, series) {
-    return chart({ title, format, series, points: this.points, marks: this.restarts });
+    return chart({ title, more: this.name, format, series, points: this.points, marks: this.restarts });
   }
 }
 

@@ -32,6 +32,17 @@ export function status(value) {
   return tag(value, STATUS_KIND[value] ?? "");
 }
 
+/// A long id, short enough for a row; whole where the pointer rests.
+export function brief(id) {
+  const text = String(id ?? "");
+  return h("code", { title: text }, text.length > 20 ? `${text.slice(0, 8)}…${text.slice(-6)}` : text);
+}
+
+/// Whose event it is; nobody's in particular where there is one tenant.
+export function tenant(id) {
+  return /^0{8}-(0{4}-){3}0{12}$/.test(id ?? "") ? h("span", { class: "faint" }, "–") : brief(id);
+}
+
 /// What a button would be on the command line, to be copied.
 export function cli(line) {
   const button = h("button", { type: "button", class: "is-plain", "aria-label": `Copy: ${line}`, click: () => copy(line, button) }, "copy");

@@ -104,7 +104,7 @@ function foot() {
 }
 
 function mark() {
-  return svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("rect", { x: 1, y: 1, width: 22, height: 22, rx: 6, class: "brand-box" }), svg("path", { d: "M6 9h12M8 9v8h8V9M10 13l2 2 2-2M12 5v9", class: "brand-slot" }));
+  return svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("rect", { x: 1, y: 1, width: 22, height: 22, rx: 6, class: "brand-box" }), svg("path", { d: "M5.5 7.5h13v9.5h-13zM5.5 8l6.5 5 6.5-5", class: "brand-slot" }));
 }
 
 /// From what is seen now to the other one, and remembered.

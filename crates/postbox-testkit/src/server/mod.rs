@@ -5,6 +5,7 @@
 
 mod account;
 pub mod broker;
+pub mod chromedriver;
 mod database;
 mod instance;
 pub mod java;
@@ -24,6 +25,7 @@ mod watchdog;
 use std::process::Command;
 
 pub use broker::Broker;
+pub use chromedriver::ChromeDriver;
 pub use database::TestDb;
 pub use kafka::KafkaServer;
 pub use mariadb::{MariaDb, MariaDbServer};

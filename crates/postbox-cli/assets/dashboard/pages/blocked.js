@@ -2,9 +2,9 @@
 
 import { at, get } from "../api.js";
 import { fill, h } from "../dom.js";
-import { aggregate, ago, number, short } from "../format.js";
+import { aggregate, ago, number } from "../format.js";
 import { List } from "../list.js";
-import { card, cli, empty, failure, head } from "../parts.js";
+import { card, cli, empty, failure, head, tenant } from "../parts.js";
 import { go, to } from "../router.js";
 
 export const title = "Blocked aggregates";
@@ -17,7 +17,7 @@ export function show(view) {
     { title: "Waiting", kind: "right", cell: (row) => `${number(row.waiting)}${row.waiting_bounded ? "+" : ""}` },
     { title: "Behind", cell: (row) => h("a", { href: link(row), "data-key": `behind ${row.dead.event_id}` }, row.dead.topic) },
     { title: "Dead for", kind: "nowrap", cell: (row) => ago(row.dead.dead_at) },
-    { title: "Tenant", kind: "wide-only", cell: (row) => h("code", { title: row.tenant_id }, /^0{8}-/.test(row.tenant_id ?? "") ? "–" : short(row.tenant_id, 20)) },
+    { title: "Tenant", kind: "wide-only", cell: (row) => tenant(row.tenant_id) },
     { title: "Error", kind: "is-wide", cell: (row) => h("span", { class: "error", title: row.dead.last_error }, row.dead.last_error ?? "no error is known") },
   ];
   const list = new List({ label: "Blocked aggregates", columns, key: (row) => `${row.tenant_id} ${aggregate(row)}`, open: (row) => go(link(row)) });

@@ -6,7 +6,7 @@ import { aggregate, ago, clock, counted, number, short } from "../format.js";
 import { JobsPanel, isOpen, start } from "../jobs.js";
 import { List } from "../list.js";
 import { live } from "../live.js";
-import { button, card, cli, empty, failure, head, notice } from "../parts.js";
+import { brief, button, card, cli, empty, failure, head, notice, tenant } from "../parts.js";
 import { amend, go, to } from "../router.js";
 import { filterOf } from "./dead.js";
 
@@ -30,7 +30,7 @@ export function showCause(view) {
     chosen.clear();
     await load().catch(view.failed);
   };
-  const actions = () => fill(parts.top, heading(state, shown), h("div", { class: "row" }, buttons(state, chosen, choice, act)));
+  const actions = () => fill(parts.top, heading(state, shown), h("div", { class: "row cause-actions" }, buttons(state, chosen, choice, act)));
   const draw = () => {
     actions();
     fill(parts.steps, steps(jobOf(jobs), state.count));
@@ -104,10 +104,10 @@ function outcome(view, job, { count }, act, choice) {
 function rows(view, chosen, chose) {
   const link = (event) => to("event", [event.event_id], { table: view.query.get("table") });
   const columns = [
-    { title: "Event", cell: (event) => h("a", { href: link(event), "data-key": `event ${event.event_id}` }, h("code", { title: event.event_id }, short(event.event_id, 14))) },
+    { title: "Event", cell: (event) => h("a", { href: link(event), "data-key": `event ${event.event_id}` }, brief(event.event_id)) },
     { title: "Died", kind: "nowrap", cell: (event) => h("span", { title: event.dead_at }, ago(event.dead_at)) },
     { title: "Aggregate", cell: (event) => h("span", { class: "wrap" }, short(aggregate(event), 60)) },
-    { title: "Tenant", kind: "wide-only", cell: (event) => h("code", { title: event.tenant_id }, /^0{8}-/.test(event.tenant_id) ? "–" : short(event.tenant_id, 20)) },
+    { title: "Tenant", kind: "wide-only", cell: (event) => tenant(event.tenant_id) },
     { title: "Tries", kind: "right", cell: (event) => number(event.attempts) },
     { title: "Error", kind: "is-wide", cell: (event) => h("span", { class: "error", title: event.last_error }, event.last_error ?? "no error is known") },
   ];

@@ -5,7 +5,7 @@ import { fill, h } from "../dom.js";
 import { bar } from "../filter.js";
 import { aggregate, ago, number, short } from "../format.js";
 import { List } from "../list.js";
-import { card, cli, empty, failure, head, status } from "../parts.js";
+import { card, cli, empty, failure, head, status, tenant } from "../parts.js";
 import { go, to } from "../router.js";
 
 export const title = "Events";
@@ -64,12 +64,12 @@ function rows(view) {
   const columns = [
     { title: "Status", cell: (event) => status(event.status) },
     { title: "Topic", kind: "is-wide", cell: (event) => h("a", { href: to("event", [event.event_id], { table: view.query.get("table") }), "data-key": `event ${event.event_id}` }, event.topic) },
-    { title: "Aggregate", cell: (event) => h("span", { class: "wrap" }, short(aggregate(event), 60)) },
-    { title: "Tenant", kind: "wide-only", cell: (event) => h("code", { title: event.tenant_id }, /^0{8}-/.test(event.tenant_id) ? "–" : short(event.tenant_id, 20)) },
+    { title: "Aggregate", cell: (event) => h("span", { title: aggregate(event) }, short(aggregate(event), 36)) },
+    { title: "Tenant", kind: "wide-only", cell: (event) => tenant(event.tenant_id) },
     { title: "Created", kind: "nowrap", cell: (event) => h("span", { title: event.created_at }, ago(event.created_at)) },
     { title: "Tries", kind: "right", cell: (event) => number(event.attempts) },
     { title: "Sequence", kind: "right wide-only", cell: (event) => h("span", { class: "mono" }, event.sequence) },
-    { title: "Last error", kind: "is-wide", cell: (event) => event.last_error && h("span", { class: "error", title: event.last_error }, event.last_error) },
+    { title: "Last error", kind: "is-wider", cell: (event) => event.last_error && h("span", { class: "error", title: event.last_error }, event.last_error) },
   ];
   return new List({ label: "Events", columns, key: (event) => event.event_id, open });
 }

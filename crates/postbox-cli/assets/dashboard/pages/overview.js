@@ -15,7 +15,7 @@ export const title = "Overview";
 export const HEALTH = { good: ["good", "✓"], doubtful: ["warn", "!"], bad: ["bad", "✗"], unknown: ["", "?"] };
 
 export function show(view) {
-  const histories = new Map(view.tables.map((table) => [table.id, new History(table.id)]));
+  const histories = new Map(view.tables.map((table) => [table.id, new History(table.id, view.tables.length > 1 ? table.table : "")]));
   const parts = { health: h("div"), stats: h("div"), charts: h("div"), tables: h("div"), sinks: h("div"), lesson: h("div") };
   const draw = () => {
     if (!live.overview) return;
@@ -76,8 +76,8 @@ function stats(tables) {
   return h(
     "div",
     { class: "grid-stats" },
-    stat("In", perSecond(sum("in_per_second"))),
-    stat("Out", perSecond(sum("out_per_second"))),
+    stat("In", perSecond(sum("in_per_second")), { more: "written" }),
+    stat("Out", perSecond(sum("out_per_second")), { more: "delivered" }),
     stat("Waiting", about(sum("waiting"), estimated), { more: sum("waiting") ? `oldest ${duration(most("oldest_seconds"))}` : "nothing waits", href: to("events", [], { ...query, status: "new" }) }),
     stat("Lag p50", duration(most("lag_p50_seconds")), { more: `p99 ${duration(most("lag_p99_seconds"))}` }),
     stat("Dead", about(dead, estimated), { kind: dead ? "bad" : "", more: dead ? "see why →" : "none", href: to("dead", [], { table: deadest ?? query.table }) }),
