@@ -12,7 +12,7 @@ export class List {
     const titles = columns.map((column) => h("th", { scope: "col", class: column.kind }, column.title));
     const box = chosen && h("th", { scope: "col" }, h("span", { class: "unseen" }, "Chosen"));
     // It can be scrolled sideways, and so must be reachable by the keyboard.
-    this.node = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, h("table", {}, h("thead", {}, h("tr", {}, box, titles)), this.body));
+    this.node = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${label}: rows` }, h("table", {}, h("thead", {}, h("tr", {}, box, titles)), this.body));
     listen(this);
   }
 

@@ -38,7 +38,7 @@ export class Shell {
         "div",
         { class: "frame" },
         h("header", { class: "side" }, h("a", { class: "brand", href: "#/overview", "aria-label": "Postbox, overview" }, mark(), h("span", {}, "Postbox")), this.nav, foot()),
-        h("div", { class: "body" }, h("div", { class: "top" }, this.chooser, h("div", { class: "top-right" }, this.badge, who, theme, keys, out)), this.main),
+        h("div", { class: "body" }, h("section", { class: "top", "aria-label": "What is looked at, and by whom" }, this.chooser, h("div", { class: "top-right" }, this.badge, who, theme, keys, out)), this.main),
       ),
     );
     live.addEventListener("state", (event) => this.judge(event.detail));

@@ -21,7 +21,7 @@ export function show(view) {
     const { event, commands = {} } = answer;
     fill(top, head(event.topic, null, replayButton(view, answer, load)));
     fill(parts.state, sentence(event, answer.now));
-    fill(parts.story, card("Timeline", {}, timeline(event, answer.now)), card("What it is", {}, fields(view, event)), attempts(event), headers(event));
+    fill(parts.story, card("Timeline and attempts", {}, timeline(event, answer.now)), h("div", { class: "stack" }, card("What it is", {}, fields(view, event)), headers(event), attempts(event)));
     fill(parts.lines, card("As a command", {}, h("div", { class: "stack" }, [commands.show, commands.replay].filter(Boolean).map(cli))));
   };
   const load = async () => draw(await get(at(view.table, "events", id)));
@@ -39,7 +39,7 @@ function sentence(event, now) {
     PUBLISHING: () => `In flight${event.locked_by ? ` at ${relayName(event.locked_by)}` : ""}.`,
     FAILED: () => `Failed ${event.attempts} times; tried again ${Date.parse(event.available_at) > Date.parse(now) ? `in ${duration((Date.parse(event.available_at) - Date.parse(now)) / 1000)}` : "now"}.`,
     SENT: () => `Delivered ${ago(event.published_at)}.`,
-    DEAD: () => `Dead since ${ago(event.dead_at)}, after ${attempts}. Nothing more happens to it unless it is replayed.`,
+    DEAD: () => `Dead for ${duration((Date.parse(now) - Date.parse(event.dead_at)) / 1000)}, after ${attempts}. Nothing more happens to it unless it is replayed.`,
   }[event.status];
   const kind = { SENT: "good", DEAD: "bad", FAILED: "warn" }[event.status] ?? "";
   const error = event.status !== "SENT" && event.last_error;
@@ -50,7 +50,7 @@ function sentence(event, now) {
 function timeline(event, now) {
   const steps = [["Happened", event.occurred_at, ""], ["Written, in the transaction of its data", event.created_at, "", `sequence ${event.sequence}`]];
   if (event.available_at && Date.parse(event.available_at) - Date.parse(event.created_at) > 1500 && event.attempts === 0) steps.push(["Due", event.available_at, ""]);
-  for (const entry of log(event)) steps.push([`Attempt: ${entry.outcome ?? "failed"}`, entry.at, "warn", [entry.error, took(entry), entry.relay && `by ${relayName(entry.relay)}`].filter(Boolean).join(" · ")]);
+  for (const entry of log(event)) steps.push([`Attempt failed: ${entry.error ?? "no error is known"}`, entry.at, "warn", [entry.outcome, took(entry), entry.relay && `by ${relayName(entry.relay)}`].filter(Boolean).join(" · ")]);
   if (event.locked_at) steps.push(["Claimed", event.locked_at, "now", event.locked_by && `by ${relayName(event.locked_by)}`]);
   steps.push(["Delivered", event.published_at, "good"], ["Died", event.dead_at, "bad", event.last_error], ["Given to the dead-letter sink", event.dlq_at, "bad"]);
   const told = steps.filter(([, when]) => when).sort((a, b) => Date.parse(a[1]) - Date.parse(b[1]));
@@ -96,11 +96,10 @@ function trace(event) {
   return h("a", { href: session.trace_url.replaceAll("{trace_id}", encodeURIComponent(event.trace_id)), target: "_blank", rel: "noopener noreferrer", "data-key": "trace" }, id, " ↗");
 }
 
+/// The timeline has them; a log that somebody wrote by hand is shown as it is.
 function attempts(event) {
-  const entries = log(event);
-  if (!entries.length) return event.attempts_log && !Array.isArray(event.attempts_log) ? card("Attempts", {}, h("pre", { class: "block", tabindex: "0" }, String(JSON.stringify(event.attempts_log)))) : null;
-  const item = (entry) => h("li", { class: "is-warn" }, h("div", { class: "timeline-what wrap" }, entry.error ?? "no error is known"), h("div", { class: "timeline-when" }, [entry.at && moment(entry.at), entry.outcome, took(entry), entry.relay].filter(Boolean).join(" · ")));
-  return card(`Failed attempts (${entries.length})`, {}, h("ol", { class: "timeline" }, entries.map(item)));
+  if (!event.attempts_log || Array.isArray(event.attempts_log)) return null;
+  return card("Attempts", {}, h("pre", { class: "block", tabindex: "0", "aria-label": "Attempts" }, String(JSON.stringify(event.attempts_log))));
 }
 
 function headers(event) {

@@ -109,7 +109,7 @@ function tables(all, histories) {
 /// A table of the page; wide ones scroll by themselves, also by the keyboard.
 export function grid(label, names, rows) {
   const titles = names.map(([name, kind]) => h("th", { scope: "col", class: kind }, name));
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label, "data-key": `grid ${label}` }, h("table", {}, h("thead", {}, h("tr", {}, titles)), h("tbody", {}, rows)));
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `${label}: rows`, "data-key": `grid ${label}` }, h("table", {}, h("thead", {}, h("tr", {}, titles)), h("tbody", {}, rows)));
 }
 
 function sinks(tables) {

@@ -1,0 +1,131 @@
+//! What somebody on call does: replay one, replay a cause, stop, discard, pause.
+
+use crate::common::{Place, TABLE, TOPIC, distinct};
+use crate::desk::{bury, desk, sent};
+
+#[test]
+fn one_event_is_replayed_from_its_page() {
+    let place = Place::new();
+    bury(&place, 1, TOPIC, "HTTP 410 from a");
+    let desk = desk!(place);
+    let id = desk.place.db.psql(&format!("SELECT event_id FROM {TABLE}"));
+    desk.goto(&format!("event/{id}"));
+    desk.browser.see("Nothing more happens to it unless it is replayed");
+    desk.browser.press("Replay…");
+    // The button shows its line.
+    desk.browser.see(&format!("postbox dead replay --table {TABLE} {id}"));
+    desk.browser.press("Replay");
+    desk.wait_for_rows(1, "published_at IS NOT NULL");
+    desk.browser.see("Delivered");
+    assert_eq!(distinct(&desk.place.wait_for_delivered(1)), 1);
+    let audit = desk.place.db.psql("SELECT action, events FROM postbox_audit");
+    assert_eq!(audit, "replay|1");
+    assert_eq!(desk.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_cause_is_replayed_one_first_and_then_the_rest() {
+    let place = Place::new();
+    bury(&place, 40, TOPIC, "HTTP 410 from a");
+    bury(&place, 7, TOPIC, "the schema is not known");
+    let desk = desk!(place);
+    desk.goto("dead");
+    desk.browser.see("47 events, 2 causes");
+    desk.browser.press("Replay one…");
+    desk.browser.see("Replay one event of this cause?");
+    desk.browser.see("--first 1");
+    desk.browser.press("Replay 1");
+    // On the page of the cause one watches it arrive, and the rest can follow.
+    desk.browser.see("1 event arrived.");
+    desk.wait_for_rows(1, "published_at IS NOT NULL");
+    assert_eq!(desk.place.count("dead_at IS NOT NULL"), 46, "one and no more");
+    desk.browser.press("Replay the other 39…");
+    desk.browser.fill("#rate", "200");
+    desk.browser.see("--rate 200/s");
+    desk.browser.press("Replay 39");
+    desk.browser.see("No event is dead of this any more");
+    desk.wait_for_rows(40, "published_at IS NOT NULL");
+    assert_eq!(desk.place.count("dead_at IS NOT NULL"), 7, "the other cause is as it was");
+    assert_eq!(distinct(&desk.place.wait_for_delivered(40)), 40);
+    assert_eq!(desk.place.db.psql("SELECT sum(events) FROM postbox_audit WHERE action = 'replay'"), "40");
+    assert_eq!(desk.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn what_dies_again_is_said_and_a_slow_replay_is_stopped() {
+    let place = Place::new();
+    bury(&place, 60, "nobody.takes.this.v1", "HTTP 500 for");
+    place.file(
+        "postbox.toml",
+        "[sinks.main]\nurl = \"file:out.jsonl\"\n[[route]]\ntopic = \"org.**\"\nsink = \"main\"\n",
+    );
+    let browser = postbox_testkit::broker_or_skip!(postbox_testkit::Browser::open());
+    let mut command =
+        place.command(&["relay", "--table", TABLE, "--dashboard", "--admin-listen", "127.0.0.1:0"]);
+    command.env("OUTBOX_RELAY_POLL_INTERVAL", "50ms");
+    let relay = postbox_testkit::Program::from_command(command);
+    let line = relay.wait_for_line("dashboard on http://", crate::common::LONG);
+    let url = format!("http://{}", line.split("http://").nth(1).unwrap().trim());
+    browser.goto(&format!("{url}#/dead"));
+    browser.press("Replay one…");
+    browser.press("Replay 1");
+    browser.see("1 event died again.");
+    // One a second: there is time to stop it.
+    browser.goto(&format!("{url}#/dead?topic=nobody.takes.this.v1"));
+    browser.press("Replay all that match…");
+    browser.fill("#rate", "1");
+    browser.press("Replay 60");
+    browser.press("Stop");
+    browser.wait("a stopped job", "document.querySelector('[data-job=stopped]')");
+    let replayed = || {
+        place
+            .db
+            .psql("SELECT coalesce(sum(events), 0) FROM postbox_audit WHERE action = 'replay'")
+            .parse::<i64>()
+            .unwrap()
+    };
+    assert!(replayed() < 60, "it went on: {}", replayed());
+    assert_eq!(place.count("true"), 60, "nothing is lost");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_discarded_is_typed_first() {
+    let place = Place::new();
+    bury(&place, 3, TOPIC, "HTTP 410 from a");
+    sent(&place, 2);
+    let desk = desk!(place);
+    desk.goto("dead");
+    desk.browser.press("Discard…");
+    desk.browser.see("deleted for good");
+    let refused = desk.browser.run("return document.querySelector('dialog [type=submit]').disabled", &[]);
+    assert_eq!(refused, true, "nothing was typed");
+    desk.browser.keys("discard");
+    desk.browser.press("Discard 3");
+    desk.browser.see("Nothing is dead");
+    desk.wait_for_rows(0, "dead_at IS NOT NULL");
+    assert_eq!(desk.place.count("true"), 2, "what was sent is still there");
+    assert_eq!(desk.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_table_is_paused_with_a_reason_and_resumed() {
+    let place = Place::new();
+    let desk = desk!(place);
+    desk.goto("table");
+    desk.browser.press("Pause…");
+    desk.browser.fill("#reason", "broker's migration");
+    desk.browser.see("--reason 'broker'\\''s migration'");
+    desk.browser.press("Pause");
+    desk.browser.see("broker's migration");
+    desk.browser.see("Events are still written and wait");
+    desk.place.insert(5);
+    assert_eq!(desk.place.db.psql("SELECT action FROM postbox_audit"), "pause");
+    desk.browser.wait("5 waiting", "[...document.querySelectorAll('.stat')].some((one) => one.innerText.startsWith('Waiting\\n5'))");
+    assert_eq!(desk.place.delivered().len(), 0);
+    desk.browser.press("Resume…");
+    desk.browser.press("Resume");
+    assert_eq!(distinct(&desk.place.wait_for_delivered(5)), 5);
+    desk.browser.wait("no pause", "!document.body.innerText.includes('Paused by')");
+    assert_eq!(desk.browser.complaints(), Vec::<String>::new());
+}
