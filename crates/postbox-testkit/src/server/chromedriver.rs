@@ -25,7 +25,8 @@ fn plan(dir: &Path, _: &ServerOptions) -> Result<Plan, String> {
             command: vec![driver.into(), format!("--port={}", addr.port()).into()],
             // Whatever browsers leave behind goes with the folder.
             env: vec![("TMPDIR", dir.into()), ("HOME", dir.into())],
-            ready: Ready::Http(addr, "/status", String::new()),
+            // It answers no request of HTTP/1.0, which the other look would be.
+            ready: Ready::Logs("was started successfully"),
             limit: Duration::from_secs(60),
             sick: None,
         },

@@ -38,14 +38,17 @@ export function showCause(view) {
     fill(parts.body, outcome(view, jobOf(jobs), state, act, choice), state.count ? [h("section", { class: "card card-flush", "aria-label": "Dead events of this cause" }, list.node, pager(state)), cli(state.cause?.command ?? `postbox dead list ${view.cli} --cause ${id}`)] : gone(back));
   };
   const load = async () => {
-    const [{ causes }, { events, count }] = await Promise.all([get(at(view.table, "dead", "causes"), asked), get(at(view.table, "dead"), { ...choice, limit: SAMPLE })]);
-    Object.assign(state, { cause: causes.find((cause) => cause.id === id) ?? state.cause, events, count });
+    const { causes } = await get(at(view.table, "dead", "causes"), asked);
+    const cause = causes.find((one) => one.id === id);
+    // A cause whose last event is gone is not known any more: that is good news.
+    const { events, count } = cause ? await get(at(view.table, "dead"), { ...choice, limit: SAMPLE }) : { events: [], count: 0 };
+    Object.assign(state, { cause: cause ?? state.cause, events, count });
     if (view.open) draw();
   };
   fill(view.main, h("p", { class: "crumb" }, h("a", { href: back, "data-key": "crumb" }, "Dead"), " / cause"), parts.top, h("div", { class: "stack" }, parts.steps, jobs.node, parts.body));
   view.failed = (error) => {
-    // A cause whose last event is gone is not known any more: that is good news.
-    if (error.status === 404 || error.code === "OUTBOX_ADMIN_REQUEST") {
+    // Its last event went between the two looks.
+    if (error.code === "OUTBOX_ADMIN_CONFLICT") {
       Object.assign(state, { events: [], count: 0 });
       draw();
     } else fill(parts.body, failure(error));
