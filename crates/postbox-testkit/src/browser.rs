@@ -16,7 +16,7 @@ use crate::server::chromedriver::failure;
 use crate::eventually_blocking;
 
 /// Longer than anything takes that works, also on a busy machine.
-const LONG: Duration = Duration::from_mins(2);
+const LONG: Duration = Duration::from_mins(1);
 
 /// By this name a WebDriver answers with an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";

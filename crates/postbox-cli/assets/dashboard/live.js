@@ -18,6 +18,17 @@ class Live extends EventTarget {
     this.stopped = false;
     this.source = null;
     setInterval(() => this.judge(), 1000);
+    // A browser has six connections to a server, and a stream is one: tabs that nobody sees give theirs back, and so do
+    // pages that were left and are kept for the way back.
+    document.addEventListener("visibilitychange", () => this.seen(!document.hidden));
+    addEventListener("pagehide", () => this.seen(false));
+    addEventListener("pageshow", (event) => event.persisted && this.seen(true));
+  }
+
+  /// Somebody looks at this page, or nobody does.
+  seen(looks) {
+    if (!looks) this.close();
+    else if (!this.source) this.open();
   }
 
   /// `connecting`, `live`, `stale` or `stopped`.
