@@ -44,5 +44,5 @@ function what(view, row) {
     const shown = name === "event_id" ? h("a", { href: to("event", [text], { table: view.query.get("table") }), "data-key": `audit ${row.id}` }, h("code", {}, text)) : text;
     return h("div", {}, h("span", { class: "faint" }, `${name.replaceAll("_", " ")}: `), shown);
   };
-  return Object.entries(row.what).filter(([, value]) => value !== null).map(pair);
+  return Object.entries(row.what).filter(([, value]) => value !== null && value !== "").map(pair);
 }

@@ -37,11 +37,19 @@ export function show(view) {
 
 function one(finding, several) {
   const [kind, mark] = LEVEL[finding.level] ?? LEVEL.doubtful;
-  const isCommand = /^postbox /.test(finding.fix ?? "");
   return h(
     "div",
-    { class: "finding" },
+    { class: `finding is-${kind}` },
     h("span", { class: `finding-mark ${kind}`, role: "img", "aria-label": finding.level }, mark),
-    h("div", { class: "finding-text" }, h("div", {}, h("span", { class: "faint small" }, finding.check, several && finding.table ? ` · ${finding.table}` : ""), h("div", {}, finding.what)), finding.fix && (isCommand ? cli(finding.fix) : h("div", { class: "soft small" }, finding.fix))),
+    h("div", { class: "finding-text" }, h("div", {}, h("span", { class: "faint small" }, finding.check, several && finding.table ? ` · ${finding.table}` : ""), h("div", {}, finding.what)), finding.fix && remedy(finding.fix)),
   );
+}
+
+const COMMAND = /^postbox(?: [a-z]+){1,2}(?: --[a-z-]+(?: (?!--)[^\s,;]+)?)*/;
+
+/// A command alone can be copied; one with words behind it is shown as what it is.
+function remedy(fix) {
+  const [line] = fix.match(COMMAND) ?? [];
+  if (line === fix) return cli(fix);
+  return h("div", { class: "soft small" }, line && h("code", {}, line), line ? fix.slice(line.length) : fix);
 }

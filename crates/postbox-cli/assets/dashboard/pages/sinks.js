@@ -35,7 +35,7 @@ export function show(view) {
 
 function one(view, sink) {
   const down = sink.tables.filter((table) => table.state === "open");
-  const state = sink.tables.length === 0 ? tag("not used here") : down.length ? tag("circuit open", "bad") : tag("works", "good");
+  const state = sink.tables.length === 0 ? tag("nothing sent yet") : down.length ? tag("circuit open", "bad") : tag("works", "good");
   const routes = sink.routes?.length ? sink.routes.map((route) => h("div", {}, h("code", {}, route.topic), route.destination && ` → ${route.destination}`)) : "every topic";
   return h(
     "section",
@@ -46,7 +46,7 @@ function one(view, sink) {
       ["Goes to", h("code", {}, sink.url)],
       ["Kind", sink.kind],
       ["Topics", routes],
-      ["Tables", sink.tables.map((table) => h("div", {}, h("a", { href: to("table", [], { table: table.id }), "data-key": `sink ${sink.name} ${table.id}` }, table.id)))],
+      ["Tables", sink.tables.length === 0 ? null : sink.tables.map((table) => h("div", {}, h("a", { href: to("table", [], { table: table.id }), "data-key": `sink ${sink.name} ${table.id}` }, table.id)))],
       ["Last error", last(sink)],
     ]),
     test(view, sink),
