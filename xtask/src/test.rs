@@ -7,8 +7,8 @@ use postbox_testkit::skip::SKIPS_ENV;
 use postbox_testkit::{MariaDbServer, PgServer};
 
 use crate::brokers::{self, Brokers};
-use crate::{browser, install};
 use crate::run::{cargo, step};
+use crate::{browser, install};
 
 /// Skips that a run may have and still pass, as beginnings of their reasons.
 const ALLOWED_SKIPS: &[&str] = &[

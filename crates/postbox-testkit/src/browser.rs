@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::eventually_blocking;
 use crate::server::ChromeDriver;
 use crate::server::broker::find_program;
 use crate::server::chromedriver::failure;
-use crate::eventually_blocking;
 
 /// Longer than anything takes that works, also on a busy machine.
 const LONG: Duration = Duration::from_mins(1);
@@ -275,12 +275,7 @@ pub fn axe() -> Result<String, String> {
 }
 
 /// One request and its answer's value.
-fn ask(
-    addr: std::net::SocketAddr,
-    method: &str,
-    path: &str,
-    body: Option<&Value>,
-) -> Result<Value, String> {
+fn ask(addr: std::net::SocketAddr, method: &str, path: &str, body: Option<&Value>) -> Result<Value, String> {
     let text = body.map(Value::to_string).unwrap_or_default();
     let io = |error: std::io::Error| format!("the driver of the browser: {error}");
     let mut stream = TcpStream::connect(addr).map_err(io)?;

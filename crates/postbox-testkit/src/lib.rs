@@ -54,7 +54,7 @@ pub use process::Program;
 #[cfg(feature = "kit")]
 pub use proxy::Proxy;
 pub use server::{
-    ChromeDriver, KafkaServer, MariaDb, MariaDbServer, NatsServer, PgBouncer, PgServer, PulsarServer, RabbitServer,
-    RedisServer, ServerOptions, TestDb,
+    ChromeDriver, KafkaServer, MariaDb, MariaDbServer, NatsServer, PgBouncer, PgServer, PulsarServer,
+    RabbitServer, RedisServer, ServerOptions, TestDb,
 };
 pub use skip::skipped;

@@ -27,7 +27,8 @@ fn insert(place: &Place, attack: &str, dead: bool) -> String {
     let payload = text(&json!({ "evil": attack }).to_string());
     let headers = text(&json!({ "x-evil": attack, attack: "name" }).to_string());
     let log = text(
-        &json!([{ "at": "2026-01-01T00:00:00Z", "outcome": attack, "relay": attack, "error": attack }]).to_string(),
+        &json!([{ "at": "2026-01-01T00:00:00Z", "outcome": attack, "relay": attack, "error": attack }])
+            .to_string(),
     );
     let (dead_at, published_at) = if dead { ("now()", "NULL") } else { ("NULL", "now()") };
     place.db.psql(&format!(
@@ -88,7 +89,12 @@ fn hostile_events_are_text_on_every_page() {
     // An address is as much of an attacker's as an event.
     for part in [&attacks[1], &attacks[3]] {
         let encoded: String = part.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        for page in [format!("events?topic={encoded}"), format!("event/{encoded}"), format!("dead?cause={encoded}"), encoded.clone()] {
+        for page in [
+            format!("events?topic={encoded}"),
+            format!("event/{encoded}"),
+            format!("dead?cause={encoded}"),
+            encoded.clone(),
+        ] {
             desk.goto(&page);
             desk.browser.wait("a page", "document.querySelector('main')?.innerText.length > 10");
             assert_eq!(harm(&desk), "[[],[]]", "{page}");

@@ -12,7 +12,17 @@ fn keys_go_everywhere() {
     let desk = desk!(place);
     let browser = &desk.browser;
     browser.wait("the overview", "document.querySelector('.health')");
-    for (keys, title) in [("gt", "public.org_outbox"), ("gs", "Sinks"), ("ge", "Events"), ("gb", "Blocked aggregates"), ("ga", "Audit"), ("gh", "Doctor"), ("gi", "Inbox"), ("go", "Overview"), ("gd", "Dead")] {
+    for (keys, title) in [
+        ("gt", "public.org_outbox"),
+        ("gs", "Sinks"),
+        ("ge", "Events"),
+        ("gb", "Blocked aggregates"),
+        ("ga", "Audit"),
+        ("gh", "Doctor"),
+        ("gi", "Inbox"),
+        ("go", "Overview"),
+        ("gd", "Dead"),
+    ] {
         browser.keys(keys);
         browser.wait(title, &format!("document.querySelector('h1')?.innerText === '{title}'"));
     }

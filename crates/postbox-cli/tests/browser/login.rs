@@ -23,7 +23,10 @@ fn a_token_lets_in_and_a_viewer_changes_nothing() {
     browser.press("Log in");
     browser.wait("the overview", "document.querySelector('.health')");
     assert_eq!(browser.run("return document.cookie", &[]), "", "scripts see no cookie");
-    assert_eq!(browser.run("return JSON.stringify([{...localStorage}, {...sessionStorage}])", &[]), "[{},{}]");
+    assert_eq!(
+        browser.run("return JSON.stringify([{...localStorage}, {...sessionStorage}])", &[]),
+        "[{},{}]"
+    );
     desk.goto("dead");
     browser.see("2 events, 1 cause");
     let pressable = "return [...document.querySelectorAll('main button')].filter((one) => /…$/.test(one.innerText) && !one.disabled).length";

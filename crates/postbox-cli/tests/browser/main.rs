@@ -4,9 +4,9 @@
 //! a picture of every page into the book.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
+mod big;
 #[path = "../common/mod.rs"]
 mod common;
-mod big;
 mod desk;
 mod hostile;
 mod keys;

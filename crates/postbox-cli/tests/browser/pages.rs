@@ -7,13 +7,23 @@ use crate::desk::{Desk, bury, desk, pictures, sent};
 
 /// The pages: the name of the picture, the address, and an expression that is true once it shows what it is for.
 fn pages(desk: &Desk) -> Vec<(&'static str, String, &'static str)> {
-    let event = desk.place.db.psql(&format!("SELECT event_id FROM {TABLE} WHERE dead_at IS NOT NULL ORDER BY attempts_log IS NULL LIMIT 1"));
+    let event = desk.place.db.psql(&format!(
+        "SELECT event_id FROM {TABLE} WHERE dead_at IS NOT NULL ORDER BY attempts_log IS NULL LIMIT 1"
+    ));
     let causes = desk.place.json(&["dead", "list", "--table", TABLE]);
     let cause = causes["causes"][0]["id"].as_str().unwrap().to_owned();
     let rows = "document.querySelector('tbody tr')";
     vec![
-        ("overview", "overview".to_owned(), "document.querySelector('.health') && document.querySelector('.chart')"),
-        ("table", "table".to_owned(), "document.querySelector('.chart') && document.querySelector('.facts') && document.querySelector('.cli')"),
+        (
+            "overview",
+            "overview".to_owned(),
+            "document.querySelector('.health') && document.querySelector('.chart')",
+        ),
+        (
+            "table",
+            "table".to_owned(),
+            "document.querySelector('.chart') && document.querySelector('.facts') && document.querySelector('.cli')",
+        ),
         ("sinks", "sinks".to_owned(), "document.querySelector('.sink')"),
         ("events", "events".to_owned(), rows),
         ("event", format!("event/{event}"), "document.querySelector('.timeline')"),
@@ -68,7 +78,10 @@ fn every_page_opens_without_complaints() {
         assert_eq!(desk.browser.complaints(), Vec::<String>::new(), "{name}");
         // Wherever one is, nothing is wider than the screen.
         desk.browser.resize(390, 844);
-        desk.browser.wait("no sideways scrolling", "document.documentElement.scrollWidth <= 390 && innerWidth <= 390");
+        desk.browser.wait(
+            "no sideways scrolling",
+            "document.documentElement.scrollWidth <= 390 && innerWidth <= 390",
+        );
         desk.browser.resize(1280, 900);
     }
     // A page by a click in the navigation is the same one.

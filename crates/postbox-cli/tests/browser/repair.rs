@@ -121,7 +121,10 @@ fn a_table_is_paused_with_a_reason_and_resumed() {
     desk.browser.see("Events are still written and wait");
     desk.place.insert(5);
     assert_eq!(desk.place.db.psql("SELECT action FROM postbox_audit"), "pause");
-    desk.browser.wait("5 waiting", "[...document.querySelectorAll('.stat')].some((one) => one.innerText.startsWith('Waiting\\n5'))");
+    desk.browser.wait(
+        "5 waiting",
+        "[...document.querySelectorAll('.stat')].some((one) => one.innerText.startsWith('Waiting\\n5'))",
+    );
     assert_eq!(desk.place.delivered().len(), 0);
     desk.browser.press("Resume…");
     desk.browser.press("Resume");
