@@ -31,7 +31,8 @@ export class History {
   /// When another relay took over.
   get restarts() {
     return this.points
-      .filter((point, index) => index > 0 && known(point.epoch) && known(this.points[index - 1].epoch) && point.epoch !== this.points[index - 1].epoch)
+      // The first relay of a table takes over from nobody.
+      .filter((point, index) => index > 0 && this.points[index - 1].epoch > 0 && known(point.epoch) && point.epoch !== this.points[index - 1].epoch)
       .map((point) => ({ at: point.at, text: `another relay took over: epoch ${point.epoch}` }));
   }
 

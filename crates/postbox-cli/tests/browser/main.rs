@@ -7,6 +7,7 @@
 mod big;
 #[path = "../common/mod.rs"]
 mod common;
+mod demo;
 mod desk;
 mod hostile;
 mod keys;

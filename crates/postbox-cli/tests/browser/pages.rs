@@ -138,7 +138,13 @@ fn pictures_of_every_page() {
     // Some life for the charts.
     desk.goto("overview");
     for round in 0..40 {
-        desk.place.insert(60 + (round % 7) * 25);
+        desk.place.db.psql(&format!(
+            "INSERT INTO {TABLE} (event_id, tenant_id, topic, aggregate_type, aggregate_id, payload)
+             SELECT gen_random_uuid(), '00000000-0000-0000-0000-000000000000', 'shop.' || (ARRAY['order.placed', 'order.paid', 'parcel.sent', 'invoice.issued'])[n % 4 + 1] || '.v1',
+                    (ARRAY['order', 'order', 'parcel', 'invoice'])[n % 4 + 1], ({round} * 1000 + n)::text, '{{}}'
+             FROM generate_series(1, {}) n",
+            60 + (round % 7) * 25
+        ));
         std::thread::sleep(std::time::Duration::from_millis(900));
     }
     let take = |name: &str| {

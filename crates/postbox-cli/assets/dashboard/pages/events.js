@@ -63,7 +63,7 @@ function rows(view) {
   const open = (event) => go(to("event", [event.event_id], { table: view.query.get("table") }));
   const columns = [
     { title: "Status", cell: (event) => status(event.status) },
-    { title: "Topic", kind: "is-wide", cell: (event) => h("a", { href: to("event", [event.event_id], { table: view.query.get("table") }), "data-key": `event ${event.event_id}` }, event.topic) },
+    { title: "Topic", kind: "is-topic", cell: (event) => h("a", { href: to("event", [event.event_id], { table: view.query.get("table") }), "data-key": `event ${event.event_id}` }, event.topic) },
     { title: "Aggregate", cell: (event) => h("span", { title: aggregate(event) }, short(aggregate(event), 36)) },
     { title: "Tenant", kind: "wide-only", cell: (event) => tenant(event.tenant_id) },
     { title: "Created", kind: "nowrap", cell: (event) => h("span", { title: event.created_at }, ago(event.created_at)) },
