@@ -31,7 +31,7 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
     build.args(["build", "--release", "--package", "postbox-bench"]);
     let with_brokers = name == "sinks" || args.contains(&"--brokers");
     if !on_sqlite {
-        install::test_needs(with_brokers, false)?;
+        install::test_needs(with_brokers)?;
         build.args(["--package", "postbox-cli"]);
     }
     if with_brokers {

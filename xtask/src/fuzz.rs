@@ -24,7 +24,7 @@ const EXAMPLES: &str = "50";
 
 /// Fuzzes the API of the program as it is built for development.
 pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
-    install::test_needs(false, false)?;
+    install::test_needs(false)?;
     step("cargo build -p postbox-cli", cargo().args(["build", "-p", "postbox-cli"]))?;
     let target = metadata::read()?.target;
     let schemathesis = installed(&target)?;

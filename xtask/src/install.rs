@@ -47,12 +47,9 @@ apt-get "$@"
 "#;
 
 /// Makes sure that there are a PostgreSQL server's programs, its pooler, MariaDB's, promtool, and a C compiler; and, if asked for, the brokers
-/// and what their clients are built with, and a browser.
-pub(crate) fn test_needs(brokers: bool, browser: bool) -> Result<(), String> {
+/// and what their clients are built with.
+pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
     let mut packages = Vec::new();
-    if browser {
-        packages.extend(browser::NEEDS.iter().filter(|(file, _)| !exists(file)).map(|(_, package)| *package));
-    }
     if brokers {
         packages.extend(BROKER_NEEDS.iter().filter(|(file, _)| !exists(file)).map(|(_, package)| *package));
     }
@@ -82,16 +79,17 @@ pub(crate) fn test_needs(brokers: bool, browser: bool) -> Result<(), String> {
         pgbouncer::find_program()?;
         postgres::find_binaries()?;
     }
-    if brokers || browser {
-        let target = metadata::read()?.target;
-        if browser {
-            browser::fetch(&target)?;
-        }
-        if brokers {
-            jars::fetch(&target)?;
-        }
+    if brokers { jars::fetch(&metadata::read()?.target) } else { Ok(()) }
+}
+
+/// Makes sure that there is a browser, and what is looked at in it.
+pub(crate) fn browser_needs() -> Result<(), String> {
+    let missing = browser::NEEDS.iter().filter(|(file, _)| !exists(file));
+    let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    if !packages.is_empty() {
+        apt_get(&packages)?;
     }
-    Ok(())
+    browser::fetch(&metadata::read()?.target)
 }
 
 fn exists(file: &str) -> bool {

@@ -9,7 +9,7 @@ use crate::install;
 
 /// Starts the servers, prints how to reach them, and stays.
 pub(crate) fn run() -> Result<(), String> {
-    install::test_needs(false, false)?;
+    install::test_needs(false)?;
     let server = PgServer::try_with(&[])?;
     println!("export {}={}", postgres::URL_ENV, server.url("postgres"));
     let mariadb = MariaDbServer::try_start()?;

@@ -62,7 +62,10 @@ fn features_with_brokers() -> String {
 pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
     let chosen = chosen(extra);
     let with_brokers = brokers::needed(&chosen);
-    install::test_needs(with_brokers, browser::needed(&chosen))?;
+    install::test_needs(with_brokers)?;
+    if browser::needed(&chosen) {
+        install::browser_needs()?;
+    }
     // One server for all test programs: each would start its own otherwise, a second and 40 MB every time. It is
     // stopped when this goes out of scope, or by its watchdog when we are killed.
     let server = PgServer::try_with(&[])?;

@@ -1,7 +1,7 @@
-//! A real browser: Chromium without a screen, driven as a person would, by WebDriver.
+//! A real browser: Chromium without a screen, driven as a person would, by `WebDriver`.
 //!
 //! The protocol is JSON over HTTP, one request after the other, so this is a few functions over a socket and no further
-//! dependency. What Chromium alone can do (colour schemes, the width of a phone) goes through its own DevTools commands.
+//! dependency. What Chromium alone can do (colour schemes, the width of a phone) goes through its own `DevTools` commands.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ use crate::server::chromedriver::failure;
 /// Longer than anything takes that works, also on a busy machine.
 const LONG: Duration = Duration::from_mins(1);
 
-/// By this name a WebDriver answers with an element.
+/// By this name a `WebDriver` answers with an element.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 /// Chromium without a screen, without anything that it does on its own account.

@@ -8,7 +8,7 @@ use super::instance::{Launch, Ready};
 use super::options::ServerOptions;
 
 server! {
-    /// A `chromedriver`: WebDriver for Chromium. Browsers that its sessions have started end with it.
+    /// A `chromedriver`: `WebDriver` for Chromium. Browsers that its sessions have started end with it.
     ChromeDriver, "POSTBOX_TEST_CHROMEDRIVER_URL", plan
 }
 
@@ -27,7 +27,7 @@ fn plan(dir: &Path, _: &ServerOptions) -> Result<Plan, String> {
             env: vec![("TMPDIR", dir.into()), ("HOME", dir.into())],
             // It answers no request of HTTP/1.0, which the other look would be.
             ready: Ready::Logs("was started successfully"),
-            limit: Duration::from_secs(60),
+            limit: Duration::from_mins(1),
             sick: None,
         },
         url: format!("http://{addr}"),

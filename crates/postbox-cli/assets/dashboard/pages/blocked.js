@@ -16,7 +16,7 @@ export function show(view) {
     { title: "Aggregate", kind: "is-wide", cell: (row) => h("a", { href: to("events", [], { table: view.query.get("table"), aggregate: aggregate(row) }), "data-key": `aggregate ${aggregate(row)}` }, aggregate(row)) },
     { title: "Waiting", kind: "right", cell: (row) => `${number(row.waiting)}${row.waiting_bounded ? "+" : ""}` },
     { title: "Behind", cell: (row) => h("a", { href: link(row), "data-key": `behind ${row.dead.event_id}` }, row.dead.topic) },
-    { title: "Dead for", kind: "nowrap", cell: (row) => ago(row.dead.dead_at) },
+    { title: "Dead for", kind: "nowrap", cell: (row) => ago(row.dead.dead_at).replace(" ago", "") },
     { title: "Tenant", kind: "wide-only", cell: (row) => tenant(row.tenant_id) },
     { title: "Error", kind: "is-wide", cell: (row) => h("span", { class: "error", title: row.dead.last_error }, row.dead.last_error ?? "no error is known") },
   ];

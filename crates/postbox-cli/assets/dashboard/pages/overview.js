@@ -99,7 +99,7 @@ function tables(all, histories) {
       h("td", { class: "right" }, perSecond(table.out_per_second)),
       h("td", {}, spark(points, (point) => point.out_per_second, "tone-2", `Out of ${table.table} over the last minutes`)),
       h("td", { class: "right" }, table.dead ? h("a", { class: "bad", href: to("dead", [], { table: table.id }), "data-key": `dead ${table.id}` }, about(table.dead, table.estimated)) : "0"),
-      h("td", { class: "nowrap" }, table.leader ? `${relayName(table.leader)} · epoch ${number(table.epoch)}` : h("span", { class: "warn" }, "no leader")),
+      h("td", { class: "nowrap" }, table.leader ? [relayName(table.leader), h("div", { class: "small faint" }, `epoch ${number(table.epoch)}`)] : h("span", { class: "warn" }, "no leader")),
     );
   };
   const names = [["Table"], ["Health"], ["Waiting", "right"], ["Oldest", "right"], ["Out", "right"], ["Last minutes"], ["Dead", "right"], ["Leader"]];
