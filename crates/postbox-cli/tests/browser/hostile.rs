@@ -88,7 +88,7 @@ fn hostile_events_are_text_on_every_page() {
     }
     // An address is as much of an attacker's as an event.
     for part in [&attacks[1], &attacks[3]] {
-        let encoded: String = part.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let encoded = part.bytes().map(|byte| format!("%{byte:02X}")).collect::<Vec<_>>().concat();
         for page in [
             format!("events?topic={encoded}"),
             format!("event/{encoded}"),
