@@ -1,7 +1,9 @@
 //! Tokens: who may look, who may change, and what a browser keeps of them.
 
+use postbox_testkit::browser::{axe, keep};
+
 use crate::common::{Place, TOPIC};
-use crate::desk::{bury, desk};
+use crate::desk::{bury, desk, pictures};
 
 const VIEWER: &str = "a-viewers-token-of-some-length-0123456789";
 const OPERATOR: &str = "an-operators-token-of-some-length-0123456";
@@ -16,9 +18,16 @@ fn a_token_lets_in_and_a_viewer_changes_nothing() {
     assert!(desk.url.ends_with("/ops/postbox/"), "{}", desk.url);
     browser.see("Log in with");
     assert!(!browser.text().contains("dead"), "nothing is told to strangers");
+    if let Some(folder) = pictures() {
+        browser.resize(1120, 740);
+        keep(&browser.picture(), &folder.join("login.png"));
+    }
     browser.fill("#token", "not-a-token-of-anybody-0123456789");
     browser.press("Log in");
     browser.see("the token is not known");
+    // Without axe the test of the other pages says that it is skipped.
+    let barriers = axe().map(|axe| browser.barriers(&axe)).unwrap_or_default();
+    assert_eq!(barriers, Vec::<String>::new());
     browser.fill("#token", VIEWER);
     browser.press("Log in");
     browser.wait("the overview", "document.querySelector('.health')");
