@@ -53,7 +53,7 @@ function stats(view, table) {
     "div",
     { class: "grid-stats" },
     stat("Waiting", about(table.waiting, estimated), { more: table.waiting ? `oldest ${duration(table.oldest_seconds)}` : "nothing waits", href: events("new") }),
-    stat("Empty in", table.waiting ? (left === null ? "–" : `~${duration(left)}`) : "now", { more: left === null && table.waiting ? "not while nothing goes out" : `${perSecond(table.out_per_second)} out` }),
+    stat("Empty in", table.waiting ? (left === null ? "–" : `~${duration(Math.max(1, left))}`) : "now", { more: left === null && table.waiting ? "not while nothing goes out" : `${perSecond(table.out_per_second)} out` }),
     stat("In flight", about(table.in_flight, estimated), { href: events("publishing") }),
     stat("Scheduled", about(table.scheduled, estimated), { more: "for later" }),
     stat("Dead", about(table.dead, estimated), { kind: table.dead ? "bad" : "", more: table.dead ? "see why →" : "none", href: to("dead", [], { table: view.table }) }),
