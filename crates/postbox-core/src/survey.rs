@@ -16,8 +16,9 @@ pub struct Recent {
     /// How long the latest published events took, from due (created or available, the later) to published, the latest first.
     /// None where nothing is kept that was published, or where finding out would be dear.
     pub lags: Vec<Duration>,
-    /// The highest sequence that was drawn, also by what was rolled back; unknown where it may not be read.
-    pub head: Option<i64>,
+    /// A number that rises by one with every event that is written, also with what is rolled back. It begins anew when the
+    /// database's statistics do.
+    pub written: Option<i64>,
 }
 
 /// An aggregate whose events wait behind a dead one.

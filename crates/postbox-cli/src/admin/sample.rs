@@ -136,7 +136,7 @@ async fn look(table: &Table) -> Result<Sample, StoreError> {
     let (counts, relay) = (store.counts().await?, store.relay().await?);
     let recent = store.recent(LAG_OVER, LAG_EVENTS).await?;
     let taken = Instant::now();
-    let in_per_second = recent.head.and_then(|head| table.seen().rate(taken, head));
+    let in_per_second = recent.written.and_then(|written| table.seen().rate(taken, written));
     let lag = percentiles(recent.lags);
     let at = OffsetDateTime::now_utc();
     Ok(Sample { at, taken, layout, ordered, has_history, counts, relay, lag, in_per_second })
@@ -193,7 +193,7 @@ impl Seen {
         self.points.iter().map(|(_, point)| point.clone()).collect()
     }
 
-    /// What comes in per second, by how far the sequence has gone.
+    /// What comes in per second, by how far the number of what was written has gone.
     fn rate(&mut self, now: Instant, head: i64) -> Option<f64> {
         let heads = &mut self.heads;
         // Rows that left take the highest sequence with them in some databases: then nothing is known for a while.

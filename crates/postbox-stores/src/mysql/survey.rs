@@ -40,7 +40,7 @@ impl Survey for MySqlAdmin {
         let head = format!("SELECT COALESCE(MAX(head), 0) FROM ({}) AS heads", head.join(" UNION ALL "));
         let head = self.0.row(&Clause::new(looked.template.fill(&head))).await?;
         let lags = lags.into_iter().map(|micros| Duration::from_micros(micros.unsigned_abs())).collect();
-        Ok(Recent { lags, head: Some(head.try_get(0).map_err(classify)?) })
+        Ok(Recent { lags, written: Some(head.try_get(0).map_err(classify)?) })
     }
 
     async fn blocked(&self, limit: u32) -> Result<Option<Vec<BlockedAggregate>>, StoreError> {

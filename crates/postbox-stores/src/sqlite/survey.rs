@@ -39,7 +39,7 @@ impl Survey for SqliteAdmin {
         link.keep();
         let lags = lags.into_iter().map(|micros| Duration::from_micros(micros.unsigned_abs())).collect();
         // Nothing was ever written.
-        Ok(Recent { lags, head: Some(head.unwrap_or_default()) })
+        Ok(Recent { lags, written: Some(head.unwrap_or_default()) })
     }
 
     async fn blocked(&self, limit: u32) -> Result<Option<Vec<BlockedAggregate>>, StoreError> {
