@@ -93,6 +93,8 @@ pub(super) struct Access {
     listen: SocketAddr,
     hosts: Vec<String>,
     pub(super) read_only: bool,
+    /// Where traces can be looked at.
+    pub(super) trace_url: Option<String>,
     /// Without a slash at its end.
     pub(super) base: String,
 }
@@ -139,6 +141,7 @@ impl Access {
             operator_tokens: Vec::new(),
             viewer_tokens_file: None,
             operator_tokens_file: None,
+            trace_url: None,
         };
         Self::with(&settings, listen)
     }
@@ -173,7 +176,8 @@ impl Access {
         let local_csrf = BASE64.encode(bytes::<24>(&random)?);
         let base = settings.base_path.trim_end_matches('/').to_owned();
         let (hosts, read_only, ended) = (settings.hosts.clone(), settings.read_only, Mutex::default());
-        Ok(Self { tokens, key, local_csrf, random, ended, listen, hosts, read_only, base })
+        let trace_url = settings.trace_url.clone();
+        Ok(Self { tokens, key, local_csrf, random, ended, listen, hosts, read_only, base, trace_url })
     }
 
     /// Where it really listens: the port may have been any.
@@ -365,6 +369,7 @@ mod tests {
             ],
             viewer_tokens_file: None,
             operator_tokens_file: None,
+            trace_url: None,
         }
     }
 

@@ -7,7 +7,7 @@ use postbox_core::redact::Summary;
 use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use serde_json::{Value, json};
 
-use crate::report::Problem;
+use crate::report::{Failure, Problem};
 
 /// The longest message.
 const MESSAGE_BYTES: usize = 2048;
@@ -97,6 +97,17 @@ impl Refusal {
         };
         let (message, next) = problem.parts();
         Self::new(status, error.code(), message).next(next)
+    }
+
+    /// What a command of the program would have said.
+    pub(super) fn failure(failure: &Failure) -> Self {
+        let (message, next) = failure.first();
+        let code = failure.code().unwrap_or(Code::DatabaseUnreachable);
+        let status = match code {
+            Code::DatabaseUnreachable => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::CONFLICT,
+        };
+        Self::new(status, code, message).next(next)
     }
 
     /// As part of another answer.

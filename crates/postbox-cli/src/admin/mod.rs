@@ -25,6 +25,7 @@ mod sinks;
 mod stream;
 mod table;
 mod tables;
+mod trial;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -159,6 +160,7 @@ fn routes() -> Vec<Route> {
         ("get", "/api/v1/tables/{table}/history", View, get(tables::history)),
         ("post", "/api/v1/tables/{table}/pause", Change, post(tables::pause)),
         ("post", "/api/v1/tables/{table}/resume", Change, post(tables::resume)),
+        ("post", "/api/v1/tables/{table}/test", Change, post(trial::write)),
         ("get", "/api/v1/tables/{table}/blocked", View, get(tables::blocked)),
         ("get", "/api/v1/tables/{table}/inbox", View, get(tables::inbox)),
         ("get", "/api/v1/tables/{table}/audit", View, get(tables::audit)),

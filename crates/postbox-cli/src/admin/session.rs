@@ -40,6 +40,7 @@ fn describe(admin: &Admin, who: Option<&Who>) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "base_path": access.base,
         "host": assemble::host(),
+        "trace_url": access.trace_url,
         "several_databases": admin.tables.iter().any(|table| table.site.database.label().is_some()),
     })
 }

@@ -93,13 +93,15 @@ impl Table {
         &self,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Refusal> {
+        self.in_time(question).await?.map_err(|error| Refusal::store(&self.name, &error))
+    }
+
+    /// Does something with the database, in turn and in time.
+    pub(super) async fn in_time<T>(&self, work: impl Future<Output = T>) -> Result<T, Refusal> {
         let Ok(Ok(_turn)) = tokio::time::timeout(TURN, self.turns.acquire()).await else {
             return Err(Refusal::busy(format!("{AT_A_TIME} requests ask databases already")));
         };
-        match tokio::time::timeout(PATIENCE, question).await {
-            Ok(answer) => answer.map_err(|error| Refusal::store(&self.name, &error)),
-            Err(_) => Err(Refusal::too_late(&self.name)),
-        }
+        tokio::time::timeout(PATIENCE, work).await.map_err(|_| Refusal::too_late(&self.name))
     }
 
     pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {

@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 
-use postbox_core::{Code, Enqueued, Layout, Outbox, Record, RecordBuilder, TableName, Topic};
+use postbox_core::{Code, Enqueued, Layout, Outbox, Receipt, Record, RecordBuilder, TableName, Topic};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -33,15 +33,9 @@ async fn write(
     table: &TableName,
     record: RecordBuilder,
 ) -> Result<Exit, Failure> {
-    let mut connection = database.connect().await?;
     let layout = database.admin(table, &call.config).layout().await;
-    let outbox = match layout.map_err(|error| Problem::about(table, &error))? {
-        Layout::Full => Outbox::new(table.clone()),
-        Layout::Bare => Outbox::bare(table.clone()),
-    };
-    let outbox = outbox.default_tenant(call.config.general.default_tenant_id);
-    let receipt = connection.enqueue(&outbox, record).await;
-    let receipt = receipt.map_err(|error| Problem::of_enqueue(table, error))?;
+    let layout = layout.map_err(|error| Problem::about(table, &error))?;
+    let receipt = enqueue(database, table, layout, call.config.general.default_tenant_id, record).await?;
     let (id, sequence) = (receipt.event_id, receipt.sequence());
     let (result, text) = match receipt.enqueued {
         Enqueued::Written(sequence) => ("written", format!("enqueued {id} in {table}, sequence {sequence}")),
@@ -59,6 +53,23 @@ async fn write(
         say(&text)?;
     }
     Ok(Exit::Done)
+}
+
+/// Writes one event in a transaction of its own.
+pub(crate) async fn enqueue(
+    database: &Database,
+    table: &TableName,
+    layout: Layout,
+    tenant: Uuid,
+    record: RecordBuilder,
+) -> Result<Receipt, Failure> {
+    let mut connection = database.connect().await?;
+    let outbox = match layout {
+        Layout::Full => Outbox::new(table.clone()),
+        Layout::Bare => Outbox::bare(table.clone()),
+    };
+    let receipt = connection.enqueue(&outbox.default_tenant(tenant), record).await;
+    receipt.map_err(|error| Problem::of_enqueue(table, error).into())
 }
 
 fn record(call: &Call<'_>) -> Result<RecordBuilder, Failure> {

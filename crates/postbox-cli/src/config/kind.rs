@@ -395,6 +395,33 @@ pub(super) const fn tokens() -> Kind<Vec<Hidden>> {
     }
 }
 
+/// Where traces are: an address of the web, with a place for the id.
+pub(super) const fn trace_url() -> Kind<Option<String>> {
+    Kind {
+        shape: Shape::Text,
+        secret: false,
+        accepts: || "an address such as https://traces.example/trace/{trace_id}".to_owned(),
+        parse: |items| {
+            if items.is_empty() {
+                return Ok(None);
+            }
+            let text = one(items)?;
+            match text {
+                // A page makes a link of it, and nothing else than a page of the web may be behind one.
+                _ if !text.starts_with("https://") && !text.starts_with("http://") => {
+                    Err("does not start with https:// or http://".to_owned())
+                }
+                _ if !text.contains("{trace_id}") => Err("has no {trace_id}".to_owned()),
+                _ if text.len() > 1024 || text.contains(|c: char| c.is_control() || c.is_whitespace()) => {
+                    Err("has characters that an address cannot have, or too many".to_owned())
+                }
+                _ => Ok(Some(text.to_owned())),
+            }
+        },
+        canonical: as_written,
+    }
+}
+
 /// The name of a file, or nothing.
 pub(super) const fn file() -> Kind<Option<Secret>> {
     Kind {

@@ -227,6 +227,8 @@ settings! {
         viewer_tokens_file: Option<Secret> = kind::file(), default "", env "OUTBOX_ADMIN_VIEWER_TOKENS_FILE", flag "viewer-tokens-file";
         /// A file with more `operator_tokens`, one on each line.
         operator_tokens_file: Option<Secret> = kind::file(), default "", env "OUTBOX_ADMIN_OPERATOR_TOKENS_FILE", flag "operator-tokens-file";
+        /// Where a trace can be looked at, with `{trace_id}` in the place of its id; event pages link to it.
+        trace_url: Option<String> = kind::trace_url(), default "", env "OUTBOX_ADMIN_TRACE_URL", flag "trace-url";
     }
 
     /// Prometheus metrics.

@@ -166,3 +166,24 @@ fn a_pause_pauses_and_says_who_and_why() {
         relay.stop(LONG);
     }
 }
+
+#[test]
+fn a_test_event_goes_the_way_of_all_events() {
+    for site in Site::both() {
+        site.all_routes();
+        let (mut relay, client) = site.relay(&[], &TOKENS);
+        let operator = client.bearer(OPERATOR);
+        let sent = operator.post(&site.path("/test"), &json!({ "topic": SENT }));
+        assert_eq!(sent.status, 201, "{sent:?}");
+        let id = sent.json()["event_id"].as_str().unwrap().to_owned();
+        let page = site.path(&format!("/events/{id}"));
+        let seen = until(&operator, &page, "its delivery", |page| page["event"]["status"] == "SENT");
+        assert_eq!(seen["event"]["topic"], SENT);
+        let audit = operator.json(&site.path("/audit?limit=1"));
+        assert_eq!(audit["entries"][0]["action"], "enqueue");
+        assert_eq!(audit["entries"][0]["what"]["event_id"], id.as_str());
+        let wrong = operator.post(&site.path("/test"), &json!({ "topic": "not a topic" }));
+        assert_eq!((wrong.status, wrong.code().as_str()), (400, "OUTBOX_ADMIN_REQUEST"));
+        relay.stop(LONG);
+    }
+}

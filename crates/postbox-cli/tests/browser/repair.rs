@@ -132,3 +132,27 @@ fn a_table_is_paused_with_a_reason_and_resumed() {
     desk.browser.wait("no pause", "!document.body.innerText.includes('Paused by')");
     assert_eq!(desk.browser.complaints(), Vec::<String>::new());
 }
+
+#[test]
+fn a_test_event_is_sent_and_followed_to_its_trace() {
+    let traces = ("OUTBOX_ADMIN_TRACE_URL", "https://traces.example/trace/{trace_id}");
+    let desk = desk!(Place::new(), &[], &[traces]);
+    desk.goto("sinks");
+    desk.browser.press("Send a test event…");
+    desk.browser.fill("#topic", TOPIC);
+    desk.browser.see(&format!("postbox enqueue --table {TABLE} --topic {TOPIC}"));
+    desk.browser.press("Send");
+    desk.browser.wait("its page", "location.hash.startsWith('#/event/')");
+    desk.browser.see("Delivered");
+    assert_eq!(distinct(&desk.place.wait_for_delivered(1)), 1);
+    // An event with a trace leads there.
+    bury(&desk.place, 1, TOPIC, "HTTP 410 from a");
+    let traced = "UPDATE {} SET traceparent = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
+                  WHERE dead_at IS NOT NULL RETURNING event_id";
+    let id = desk.place.db.psql(&traced.replace("{}", TABLE));
+    desk.goto(&format!("event/{}", id.lines().next().unwrap()));
+    let link =
+        "document.querySelector('a[href=\"https://traces.example/trace/4bf92f3577b34da6a3ce929d0e0e4736\"]')";
+    desk.browser.wait("a link to its trace", link);
+    assert_eq!(desk.browser.complaints(), Vec::<String>::new());
+}

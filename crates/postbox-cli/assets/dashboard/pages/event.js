@@ -1,6 +1,6 @@
 // Event: what happened to it, why, and what to do. Its payload only by a click, which is logged.
 
-import { at, get, post, refused } from "../api.js";
+import { at, get, post, refused, session } from "../api.js";
 import { confirm } from "../dialog.js";
 import { fill, h } from "../dom.js";
 import { aggregate, ago, counted, duration, moment, number, relayName } from "../format.js";
@@ -89,9 +89,13 @@ function fields(view, event) {
   ]);
 }
 
-/// The id to look for where traces are kept.
+/// The id to look for where traces are kept, and the way there if the configuration knows it.
 function trace(event) {
-  return event.trace_id ? h("code", {}, event.trace_id) : event.traceparent;
+  if (!event.trace_id) return event.traceparent;
+  const id = h("code", {}, event.trace_id);
+  if (!session.trace_url) return id;
+  const href = session.trace_url.replaceAll("{trace_id}", encodeURIComponent(event.trace_id));
+  return h("a", { href, rel: "noreferrer", "data-key": "trace" }, id);
 }
 
 /// The timeline has them; a log that somebody wrote by hand is shown as it is.

@@ -1,11 +1,12 @@
 // Sinks: whether each takes events, what it last said, and when it is asked again.
 
-import { get } from "../api.js";
+import { at, get, post, refused } from "../api.js";
+import { confirm } from "../dialog.js";
 import { fill, h } from "../dom.js";
-import { clock, duration } from "../format.js";
+import { clock, command, duration } from "../format.js";
 import { live } from "../live.js";
-import { card, cli, empty, facts, failure, head, notice, tag } from "../parts.js";
-import { to } from "../router.js";
+import { button, card, cli, empty, facts, failure, head, notice, tag } from "../parts.js";
+import { go, to } from "../router.js";
 
 export const title = "Sinks";
 
@@ -64,12 +65,22 @@ function last(sink) {
   return text ? h("span", { class: "wrap" }, text) : h("span", { class: "faint" }, "none since this process started");
 }
 
-/// The line writes an event for trying, which goes the way that all events go.
+/// An event for trying, which goes the way that all events go; its page shows how far it came.
 function test(view, sink) {
   const table = sink.tables[0]?.id ?? view.table;
-  const topic = sink.routes?.[0]?.topic?.replaceAll("**", "postbox.test").replaceAll("*", "test") ?? "postbox.test.v1";
-  const line = `postbox enqueue ${view.tables.find((one) => one.id === table)?.cli ?? view.cli} --topic ${topic} --payload '{"test": true}'`;
-  return h("div", {}, h("h3", {}, "Send a test event through the table"), cli(line));
+  const guess = sink.routes?.[0]?.topic?.replaceAll("**", "postbox.test").replaceAll("*", "test") ?? "postbox.test.v1";
+  const press = () => {
+    const topic = h("input", { id: "topic", autocomplete: "off", maxlength: "255", value: guess });
+    return confirm({
+      title: `Send a test event to ${sink.name}?`,
+      text: `It is written to ${table} like any other, and its consumers get it: {"test": true}.`,
+      fields: [h("label", { for: "topic" }, "Topic, one that goes to this sink", topic)],
+      line: () => `postbox enqueue ${view.tables.find((one) => one.id === table)?.cli ?? view.cli}${command([], { topic: topic.value, payload: '{"test":true}' }).slice("postbox".length)}`,
+      verb: "Send",
+      act: () => post(at(table, "test"), { topic: topic.value }),
+    }).then((done) => done && go(to("event", [done.event_id], { table })));
+  };
+  return h("div", { class: "row" }, button("Send a test event…", press, { refused: refused(), key: `test ${sink.name}` }));
 }
 
 function none() {
