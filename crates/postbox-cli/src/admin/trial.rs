@@ -4,7 +4,7 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use postbox_core::{Record, Topic};
+use postbox_core::{Record, Survey as _, Topic};
 use serde_json::json;
 use uuid::Uuid;
 

@@ -131,6 +131,7 @@ fn nothing_given_is_the_defaults_of_the_contract() {
         ("OUTBOX_ADMIN_OPERATOR_TOKENS", ""),
         ("OUTBOX_ADMIN_VIEWER_TOKENS_FILE", ""),
         ("OUTBOX_ADMIN_OPERATOR_TOKENS_FILE", ""),
+        ("OUTBOX_ADMIN_TRACE_URL", ""),
         ("PROMETHEUS_METRICS_ENABLED", "true"),
         ("PROMETHEUS_METRICS_PATH", "/debug/prometheus"),
         ("OUTBOX_METRICS_PREFIX", "outbox"),

@@ -38,8 +38,13 @@ const POOL: [&str; 28] = [
 
 /// Values that the setting accepts, the default excepted.
 fn samples(setting: &Setting) -> Vec<&'static str> {
-    let pool =
-        POOL.into_iter().chain(["22222222-2222-4222-8222-222222222222", "public.a", "public.b,public.c"]);
+    let pool = POOL.into_iter().chain([
+        "22222222-2222-4222-8222-222222222222",
+        "public.a",
+        "public.b,public.c",
+        "https://one.example/{trace_id}",
+        "https://two.example/{trace_id}",
+    ]);
     let fits = |value: &&str| {
         let items: Vec<String> = match setting.shape {
             Shape::List => value.split(',').map(str::to_owned).collect(),
