@@ -4,6 +4,7 @@
 mod common;
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use common::{Bench, Dead, Letter, consumer_suite};
 use lapin::options::{BasicGetOptions, BasicNackOptions, QueueDeclareOptions};
@@ -62,7 +63,9 @@ impl Bench for Rabbit {
     async fn crash(&self) {
         let connections = std::mem::take(&mut *self.connections.lock().unwrap());
         for connection in connections {
-            connection.close(200, "crashed".into()).await.ok();
+            // The client may end before it has told that it does, and then nobody is ever told; the connection is gone all the same.
+            let closed = connection.close(200, "crashed".into());
+            tokio::time::timeout(Duration::from_secs(5), closed).await.ok();
         }
     }
 
