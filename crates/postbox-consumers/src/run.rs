@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -14,6 +15,10 @@ use tokio::task::{JoinError, JoinHandle};
 use crate::consumer::Consumer;
 use crate::source::{Incoming, Source, SourceError};
 use crate::work::Ending;
+
+/// How long a stop waits for the broker to know that no more is taken: one that is away may never answer, and what it is not told it
+/// finds out when the connection ends.
+const LONGEST_HALT: Duration = Duration::from_secs(10);
 
 /// What a run did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -86,11 +91,17 @@ impl<D: InboxDriver> Consumer<D> {
         // Nothing is given back before the broker knows that we take no more: it would be delivered to us again, and be nobody's then. What is
         // worked on goes on meanwhile.
         {
-            let mut halt = pin!(source.halt());
+            let mut halt = pin!(tokio::time::timeout(LONGEST_HALT, source.halt()));
             loop {
                 tokio::select! {
                     biased;
-                    () = &mut halt => break,
+                    halted = &mut halt => {
+                        if halted.is_err() {
+                            let consumer = self.name();
+                            tracing::warn!(%consumer, "no answer of the broker within {LONGEST_HALT:?}, stopping all the same");
+                        }
+                        break;
+                    }
                     Some((_, ending)) = working.next(), if !working.is_empty() => report.count(ending),
                 }
             }
