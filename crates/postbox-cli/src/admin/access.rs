@@ -177,7 +177,7 @@ impl Access {
         let base = settings.base_path.trim_end_matches('/').to_owned();
         let (hosts, read_only, ended) = (settings.hosts.clone(), settings.read_only, Mutex::default());
         let trace_url = settings.trace_url.clone();
-        Ok(Self { tokens, key, local_csrf, random, ended, listen, hosts, read_only, base, trace_url })
+        Ok(Self { tokens, key, local_csrf, random, ended, listen, hosts, read_only, trace_url, base })
     }
 
     /// Where it really listens: the port may have been any.

@@ -135,8 +135,8 @@ fn a_table_is_paused_with_a_reason_and_resumed() {
 
 #[test]
 fn a_test_event_is_sent_and_followed_to_its_trace() {
-    let traces = ("OUTBOX_ADMIN_TRACE_URL", "https://traces.example/trace/{trace_id}");
-    let desk = desk!(Place::new(), &[], &[traces]);
+    let setting = ("OUTBOX_ADMIN_TRACE_URL", "https://traces.example/trace/{trace_id}");
+    let desk = desk!(Place::new(), &[], &[setting]);
     desk.goto("sinks");
     desk.browser.press("Send a test event…");
     desk.browser.fill("#topic", TOPIC);
