@@ -37,9 +37,8 @@ pub(super) async fn write(
         .flag("payload", Some(json!({ "test": true })))
         .line();
     let tenant = admin.config.as_ref().map_or(Uuid::nil(), |config| config.general.default_tenant_id);
-    let layout = table.ask(table.admin.layout()).await?;
     let record = Record::builder(topic.clone()).json(&payload);
-    let written = enqueue(&table.site.database, &table.name, layout, tenant, record);
+    let written = enqueue(&table.site.database, &table.admin, &table.name, tenant, record);
     let receipt = table.in_time(written).await?.map_err(|failure| Refusal::failure(&failure))?;
     // Its row says enough where there is no place for notes, as on a bare table.
     let what = json!({ "event_id": receipt.event_id, "topic": topic });

@@ -3,6 +3,7 @@
 use std::io::Read as _;
 
 use postbox_core::{Code, Enqueued, Layout, Outbox, Receipt, Record, RecordBuilder, TableName, Topic};
+use postbox_stores::any::AnyAdmin;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -33,9 +34,8 @@ async fn write(
     table: &TableName,
     record: RecordBuilder,
 ) -> Result<Exit, Failure> {
-    let layout = database.admin(table, &call.config).layout().await;
-    let layout = layout.map_err(|error| Problem::about(table, &error))?;
-    let receipt = enqueue(database, table, layout, call.config.general.default_tenant_id, record).await?;
+    let admin = database.admin(table, &call.config);
+    let receipt = enqueue(database, &admin, table, call.config.general.default_tenant_id, record).await?;
     let (id, sequence) = (receipt.event_id, receipt.sequence());
     let (result, text) = match receipt.enqueued {
         Enqueued::Written(sequence) => ("written", format!("enqueued {id} in {table}, sequence {sequence}")),
@@ -58,12 +58,14 @@ async fn write(
 /// Writes one event in a transaction of its own.
 pub(crate) async fn enqueue(
     database: &Database,
+    admin: &AnyAdmin,
     table: &TableName,
-    layout: Layout,
     tenant: Uuid,
     record: RecordBuilder,
 ) -> Result<Receipt, Failure> {
+    // First: it names an address where nobody is at once, and a pool would try until its time is over.
     let mut connection = database.connect().await?;
+    let layout = admin.layout().await.map_err(|error| Problem::about(table, &error))?;
     let outbox = match layout {
         Layout::Full => Outbox::new(table.clone()),
         Layout::Bare => Outbox::bare(table.clone()),
