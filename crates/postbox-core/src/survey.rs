@@ -16,8 +16,8 @@ pub struct Recent {
     /// How long the latest published events took, from due (created or available, the later) to published, the latest first.
     /// None where nothing is kept that was published, or where finding out would be dear.
     pub lags: Vec<Duration>,
-    /// A number that rises by one with every event that is written, also with what is rolled back. It begins anew when the
-    /// database's statistics do.
+    /// A number that rises by one with every event that is written, also with what is rolled back; unknown where it may not be
+    /// read.
     pub written: Option<i64>,
 }
 

@@ -89,25 +89,23 @@ impl Diagnose for PgAdmin {
             "NULL::float8"
         };
         let sql = format!(
-            "SELECT f.sequence, coalesce(f.seconds, 0)::float8, s.last_value, {published}
+            "SELECT f.sequence, coalesce(f.seconds, 0)::float8, {published}
              FROM (SELECT 1) AS one
              LEFT JOIN LATERAL (
                  SELECT p.sequence, extract(epoch FROM now() - p.available_at) AS seconds
                  FROM (SELECT * FROM {{{{table}}}} WHERE published_at IS NULL AND {{{{alive}}}} AND available_at <= now()
                        ORDER BY available_at, sequence LIMIT {AMONG}) AS p
                  WHERE {free} ORDER BY p.available_at, p.sequence LIMIT 1
-             ) AS f ON true
-             LEFT JOIN pg_sequences s ON format('%I.%I', s.schemaname, s.sequencename)::regclass
-                 = pg_get_serial_sequence($1, 'sequence')::regclass"
+             ) AS f ON true"
         );
-        let sql = looked.template.fill(&sql);
-        let row = ask::one(&self.pool, ask(sql).bind(looked.name.quoted('"'))).await?;
+        let row = ask::one(&self.pool, ask(looked.template.fill(&sql))).await?;
+        let written = self.written().await?;
         let read = || -> Result<Flow, sqlx::Error> {
             Ok(Flow {
                 first_due: row.try_get(0)?,
                 due_for: seconds_of(row.try_get(1)?).unwrap_or_default(),
-                written: row.try_get(2)?,
-                published: seconds_of(row.try_get(3)?),
+                written,
+                published: seconds_of(row.try_get(2)?),
             })
         };
         read().map_err(classify)
