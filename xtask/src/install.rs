@@ -46,7 +46,7 @@ fi
 apt-get "$@"
 "#;
 
-/// Makes sure that there are a PostgreSQL server's programs, its pooler, MariaDB's, promtool, and a C compiler; and, if asked for, the brokers
+/// Makes sure that there are a PostgreSQL server's programs, its pooler, MariaDB's, promtool, faketime, and a C compiler; and, if asked for, the brokers
 /// and what their clients are built with.
 pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
     let mut packages = Vec::new();
@@ -69,6 +69,10 @@ pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
     // Alerts are tested by the program that comes with the server; the server itself is not started.
     if !exists("promtool") {
         packages.push("prometheus");
+    }
+    // Programs under test are shown wrong clocks.
+    if !exists("faketime") {
+        packages.push("faketime");
     }
     // Dependencies compile C code.
     if !works("cc", &["--version"]) {

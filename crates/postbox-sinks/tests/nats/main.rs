@@ -21,7 +21,7 @@ use wire::Wire;
 struct Nats(NatsServer);
 
 const LOGIN: (&str, &str) = ("postbox", "s3cret");
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 impl Nats {
     fn start() -> Result<Self, String> {

@@ -12,7 +12,7 @@ use postbox_testkit::sink_suite::{
 
 use super::{Rabbit, error_of, reader};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exchange_that_is_not_there_is_waited_for() {

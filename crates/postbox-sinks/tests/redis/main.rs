@@ -22,7 +22,7 @@ use support::{Certificates, options};
 struct Redis(RedisServer);
 
 const LIMIT: usize = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 impl Redis {
     fn start() -> Result<Self, String> {

@@ -59,10 +59,13 @@ pub(super) struct Long {
 }
 
 impl Long {
-    /// One of them, if it is their turn and nothing of it is in flight.
+    /// One of them of which nothing is in flight, unless the last claim was theirs. A turn that finds all of them in flight is
+    /// not lost: the next claim may find one that is free.
     pub(super) fn next(&mut self, in_flight: &HashSet<i64>) -> Option<i64> {
-        self.had_turn = !self.had_turn;
-        self.strands.iter().copied().find(|strand| self.had_turn && !in_flight.contains(strand))
+        let others = std::mem::take(&mut self.had_turn);
+        let free = self.strands.iter().copied().find(|strand| !others && !in_flight.contains(strand));
+        self.had_turn = free.is_some();
+        free
     }
 
     /// One has more than its share; answers whether it is one of few.
@@ -244,8 +247,14 @@ mod tests {
         assert!(round.long.note(7) && round.long.note(8) && round.long.note(7));
         assert!(!round.long.note(9), "where many are long, all take turns");
         let turns: Vec<_> = (0..4).map(|_| round.long.next(&free)).collect();
-        assert_eq!(turns, [None, Some(7), None, Some(7)]);
-        assert_eq!([(); 2].map(|()| round.long.next(&HashSet::from([7]))), [None, Some(8)]);
+        assert_eq!(turns, [Some(7), None, Some(7), None]);
+        assert_eq!([(); 2].map(|()| round.long.next(&HashSet::from([7]))), [Some(8), None]);
+        // As soon as one is free, not at the turn after the next.
+        let both = HashSet::from([7, 8]);
+        assert_eq!(
+            [&both, &both, &both, &free].map(|flying| round.long.next(flying)),
+            [None, None, None, Some(7)]
+        );
         round.long.no_longer(7);
         assert_eq!([(); 2].map(|()| round.long.next(&free)), [None, Some(8)]);
     }

@@ -272,4 +272,4 @@ pub async fn published<S: Subject>(subject: &S, event: EventId) {
 }
 
 /// How long tests wait for what must happen.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_mins(1);

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use crate::client::Answer;
 use crate::shop::Shop;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn still_running(answer: &Answer) -> bool {
     let seconds: u64 = answer.header("retry-after").unwrap().parse().unwrap();
