@@ -8,10 +8,12 @@ use axum::Router;
 use axum::response::Response;
 use axum::routing::post;
 use postbox::idempotency::{IdempotencyDriver, IdempotencyStore};
+use postbox::mysql::{MySqlIdempotency, SqlxMySql};
 use postbox::postgres::{PgIdempotency, SqlxPostgres};
 use postbox::sqlite::{SqliteIdempotency, SqlxSqlite};
 use postbox::web::{IdempotencyLayer, IdempotentTx, IdempotentTxError};
-use postbox::{TableName, postgres, sqlite};
+use postbox::{TableName, mysql, postgres, sqlite};
+use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -34,7 +36,7 @@ enum Key {
     Same,
 }
 
-/// On SQLite, and on PostgreSQL where there is one.
+/// On SQLite, and on PostgreSQL or MariaDB where there is one.
 pub(crate) async fn run(calls: usize, rounds: usize) {
     println!("{calls} calls of an empty axum handler in a row, over HTTP/1.1, {rounds} rounds; milliseconds");
     if let Ok(url) = std::env::var("POSTBOX_BENCH_PG_URL") {
@@ -45,6 +47,16 @@ pub(crate) async fn run(calls: usize, rounds: usize) {
         postgres::migrate::up_with(&mut connection, &table, extras, |_| {}).await.expect("a table");
         drop(connection);
         compare::<_, SqlxPostgres>("PostgreSQL", PgIdempotency::new(pool, table), calls, rounds).await;
+    }
+    if let Ok(url) = std::env::var("POSTBOX_BENCH_MARIADB_URL") {
+        let options = crate::mysql::database(&url).await;
+        let pool = MySqlPoolOptions::new().max_connections(4).connect_with(options).await.expect("a server");
+        let table: TableName = "bench_outbox".parse().expect("a name");
+        let extras = mysql::migrate::Extras { idempotency: true, ..Default::default() };
+        let mut connection = pool.acquire().await.expect("a connection");
+        mysql::migrate::up_with(&mut connection, &table, extras, |_| {}).await.expect("a table");
+        drop(connection);
+        compare::<_, SqlxMySql>("MariaDB", MySqlIdempotency::new(pool, table), calls, rounds).await;
     }
     let folder =
         std::env::var_os("POSTBOX_BENCH_FOLDER").expect("POSTBOX_BENCH_FOLDER: use cargo xtask bench");

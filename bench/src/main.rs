@@ -5,7 +5,7 @@
 //! `cargo xtask bench growth [--history …] [events] [rounds] [batch]`, `cargo xtask bench sustain [--history …] [seconds] [batch]`,
 //! `cargo xtask bench share [events] [rounds] [batch]`, `cargo xtask bench enqueue [seconds] [rounds]`,
 //! `cargo xtask bench outage [--brokers] [events] [rounds] [waiting]`, `cargo xtask bench latency [rate] [rounds] [seconds]`;
-//! `cargo xtask bench databases [events] [rounds]`, `cargo xtask bench idempotency [--sqlite] [calls] [rounds]`;
+//! `cargo xtask bench databases [events] [rounds]`, `cargo xtask bench idempotency [--sqlite | --mysql] [calls] [rounds]`;
 //! against brokers' own clients: `cargo xtask bench sinks [events] [rounds] [batch] [--only nats,redis,rabbitmq,kafka]`; and against
 //! others: `cargo xtask bench peers [events] [rounds] [--only NAME,…] [--json FILE] [--svg FILE] [--from FILE]`. Absolute
 //! figures depend on the machine; the ratio is what counts, and only ratios of one run.
@@ -94,7 +94,7 @@ async fn main() {
              order [--lease] [events] [rounds] [batch] | hang [events] [rounds] [batch] | \
              share [events] [rounds] [batch] | growth [--history …] [events] [rounds] [batch] | \
              sustain [--history …] [seconds] [batch] | enqueue [seconds] [rounds] | outage [--brokers] [events] [rounds] [waiting] | \
-             databases [events] [rounds] | idempotency [--sqlite] [calls] [rounds] | sinks [events] [rounds] [batch] [--only NAME,…] | latency [rate] [rounds] [seconds] | \
+             databases [events] [rounds] | idempotency [--sqlite | --mysql] [calls] [rounds] | sinks [events] [rounds] [batch] [--only NAME,…] | latency [rate] [rounds] [seconds] | \
              peers [events] [rounds] [--only NAME,…] [--json FILE] [--svg FILE] [--from FILE]"
         ),
     }

@@ -32,19 +32,21 @@ struct Bench {
     batch: usize,
 }
 
+/// A database for benchmarks on this server.
+pub(crate) async fn database(url: &str) -> MySqlConnectOptions {
+    let server = url.trim_end_matches('/');
+    let options = connect_options(&format!("{server}/mysql")).expect("a URL");
+    let mut connection = options.connect().await.expect("the server");
+    sqlx::raw_sql("CREATE DATABASE IF NOT EXISTS bench").execute(&mut connection).await.expect("a database");
+    connection.close().await.expect("a close");
+    connect_options(&format!("{server}/bench")).expect("a URL").disable_statement_logging()
+}
+
 /// Alternates the two, prints each run, then the medians and their ratio.
 pub(crate) async fn run(events: usize, rounds: usize, batch: usize) {
     let url =
         std::env::var("POSTBOX_BENCH_MARIADB_URL").expect("POSTBOX_BENCH_MARIADB_URL: use cargo xtask bench");
-    let mut server = connect_options(&format!("{}/mysql", url.trim_end_matches('/')))
-        .expect("a URL")
-        .connect()
-        .await
-        .expect("the server");
-    sqlx::raw_sql("CREATE DATABASE IF NOT EXISTS bench").execute(&mut server).await.expect("a database");
-    server.close().await.expect("a close");
-    let options = connect_options(&format!("{}/bench", url.trim_end_matches('/'))).expect("a URL");
-    let bench = Bench { options: options.disable_statement_logging(), events, batch };
+    let bench = Bench { options: database(&url).await, events, batch };
     println!("drain of {events} events on MariaDB, 300-byte payloads, batch {batch}, {rounds} rounds");
     let (mut bare, mut relay) = (Vec::new(), Vec::new());
     for round in 1..=rounds {

@@ -154,6 +154,60 @@ fn a_doctor_names_what_is_broken() {
     assert_eq!(more(&[]), ["OUTBOX_NOBODY_RELAYS"]);
 }
 
+/// Calls by idempotency key are made, mended, forgotten after their retention and removed, as on every database.
+#[test]
+fn calls_by_idempotency_key_are_looked_after() {
+    let place = Place::new();
+    // Begun so many hours ago: done, crashed, and still running.
+    let calls = |hours: u32| {
+        for (state, lease) in [("done", -1), ("running", -1), ("running", 1)] {
+            place.db.sql(&format!(
+                "insert into org_idempotency (principal, route, idempotency_key, fingerprint, state, token, lease_until, created_at)
+                 values ('acme', 'POST /orders', uuid(), '', '{state}', unhex(replace(uuid(), '-', '')), utc_timestamp(6) + interval {lease} hour,
+                     utc_timestamp(6) - interval {hours} hour)"
+            ));
+        }
+    };
+    let left = || place.db.sql("select count(*) from org_idempotency");
+    place.ok(&["migrate", "up", "--table", TABLE]);
+    assert!(place.json(&["clean", "--table", TABLE])["tables"][0]["calls"].is_null(), "there are none");
+    let relay = place.relay(&["--cleaner-interval", "100ms"]);
+    let up = place.ok(&["migrate", "up", "--idempotency", "--table", TABLE]);
+    assert!(up.contains("+ table org_idempotency"), "{up}");
+    calls(25);
+    eventually_blocking("a relay that was there before to forget them", LIMIT, || left() == "1");
+    drop(relay);
+    calls(1);
+    calls(25);
+    let dry = place.ok(&["clean", "--dry-run", "--table", TABLE]);
+    assert!(dry.contains("org_idempotency: would forget 2 calls; nothing was changed"), "{dry}");
+    assert_eq!(left(), "7");
+    let clean = place.ok(&["clean", "--table", TABLE]);
+    assert!(clean.contains("org_idempotency: forgot 2 calls"), "{clean}");
+    let short = ["clean", "--table", TABLE, "--cleaner-idempotency-retention", "30m"];
+    assert_eq!(place.json(&short)["tables"][0]["calls"]["deleted"], 2);
+    assert_eq!(left(), "3", "those that run");
+
+    place.db.sql("drop index org_idempotency_by_time on org_idempotency");
+    let doctor = place.run(&["doctor", "--table", TABLE, "--between", "50ms", "--json"]);
+    let doctor = String::from_utf8(doctor.stdout).unwrap();
+    assert!(
+        doctor.contains("OUTBOX_INDEX_MISSING") && doctor.contains("org_idempotency_by_time"),
+        "{doctor}"
+    );
+    place.ok(&["migrate", "up", "--table", TABLE]);
+    assert!(place.ok(&["migrate", "up", "--table", TABLE]).contains("nothing to do"));
+    let printed = place.ok(&["migrate", "print", "--idempotency", "--table", TABLE, "--dialect", "mysql"]);
+    assert!(printed.contains("CREATE TABLE IF NOT EXISTS `org_idempotency`"), "{printed}");
+    let down = place.run(&["migrate", "down", "--yes", "--table", TABLE]);
+    let said = String::from_utf8_lossy(&down.stderr);
+    assert!(
+        down.status.success() && said.contains("org_idempotency (calls by idempotency key)"),
+        "{down:#?}"
+    );
+    assert_eq!(place.db.sql("show tables"), "postbox_audit\npostbox_relay");
+}
+
 /// What it cannot do is refused before anything happens.
 #[test]
 fn what_it_cannot_do_is_said() {

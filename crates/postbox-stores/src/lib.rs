@@ -16,7 +16,7 @@ mod clock_difference;
 mod cursor;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod headers;
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod idempotency;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod inbox;

@@ -111,6 +111,8 @@ pub use builder::{IdempotencyLayerBuilder, KnowsPrincipal, Said, Unsaid};
 pub use layer::{Idempotency, IdempotencyLayer};
 pub use problem::{Problem, ProblemKind};
 pub use response::REPLAYED;
+#[cfg(feature = "mysql")]
+pub use tx::MySqlIdempotentTx;
 #[cfg(feature = "postgres")]
 pub use tx::PgIdempotentTx;
 #[cfg(feature = "sqlite")]

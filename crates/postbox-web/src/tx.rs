@@ -69,7 +69,7 @@ use crate::session::{At, Session};
 /// ordinary transaction.
 ///
 /// On SQLite it holds the write lock from the moment in which it is extracted: make it the last extractor before the body, and the handler
-/// short.
+/// short. On MySQL and MariaDB it is READ COMMITTED, whatever the sessions of the pool are otherwise.
 #[must_use = "dropped, it is rolled back: end it with `commit`"]
 pub struct IdempotentTx<D: IdempotencyDriver> {
     tx: OutboxTransaction<D>,
@@ -83,6 +83,10 @@ pub type PgIdempotentTx = IdempotentTx<postbox_stores::postgres::SqlxPostgres>;
 /// [`IdempotentTx`] on SQLite.
 #[cfg(feature = "sqlite")]
 pub type SqliteIdempotentTx = IdempotentTx<postbox_stores::sqlite::SqlxSqlite>;
+
+/// [`IdempotentTx`] on MySQL and MariaDB.
+#[cfg(feature = "mysql")]
+pub type MySqlIdempotentTx = IdempotentTx<postbox_stores::mysql::SqlxMySql>;
 
 impl<D: IdempotencyDriver> IdempotentTx<D> {
     /// Stores the answer, commits everything, and gives the answer back, to be returned as it is. Whatever its status, it is what

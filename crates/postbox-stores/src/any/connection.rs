@@ -125,7 +125,7 @@ impl AnyConnection {
         match &mut self.0 {
             Kind::Postgres(connection, _) => postgres::migrate::has_idempotency(connection, table).await,
             Kind::Sqlite(connection) => sqlite::migrate::has_idempotency(connection, table).await,
-            Kind::MySql(_) => Ok(false),
+            Kind::MySql(connection) => Box::pin(mysql::migrate::has_idempotency(connection, table)).await,
         }
     }
 

@@ -5,10 +5,12 @@ use std::time::Duration;
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
 use postbox_core::{StoreError, TableName};
 use sqlx::ConnectOptions as _;
+use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::SqlitePoolOptions;
 
 use super::{AnyDatabase, Kind};
+use crate::mysql::{self, MySqlIdempotency};
 use crate::postgres::{self, PgIdempotency};
 use crate::sqlite::{self, SqliteIdempotency};
 
@@ -18,18 +20,9 @@ pub struct AnyIdempotency(Calls);
 
 #[derive(Debug, Clone)]
 enum Calls {
-    Postgres {
-        pool: sqlx::PgPool,
-        outbox: TableName,
-        calls: PgIdempotency,
-    },
-    Sqlite {
-        pool: sqlx::SqlitePool,
-        outbox: TableName,
-        calls: SqliteIdempotency,
-    },
-    /// MySQL and MariaDB have none yet; the name of what would be there.
-    None(String),
+    Postgres { pool: sqlx::PgPool, outbox: TableName, calls: PgIdempotency },
+    Sqlite { pool: sqlx::SqlitePool, outbox: TableName, calls: SqliteIdempotency },
+    MySql { pool: sqlx::MySqlPool, outbox: TableName, calls: MySqlIdempotency },
 }
 
 /// One connection does for a cleaner.
@@ -52,7 +45,12 @@ impl AnyDatabase {
                 let calls = SqliteIdempotency::new(pool.clone(), outbox.clone());
                 Calls::Sqlite { pool, outbox, calls }
             }
-            Kind::MySql(_) => Calls::None(outbox.idempotency()),
+            Kind::MySql(options) => {
+                let pool = MySqlPoolOptions::new().max_connections(1).acquire_timeout(LIMIT);
+                let pool = pool.connect_lazy_with(options.as_ref().clone().disable_statement_logging());
+                let calls = MySqlIdempotency::new(pool.clone(), outbox.clone());
+                Calls::MySql { pool, outbox, calls }
+            }
         })
     }
 }
@@ -72,7 +70,10 @@ impl AnyIdempotency {
                 let mut connection = pool.acquire().await.map_err(sqlite::classify)?;
                 sqlite::migrate::has_idempotency(&mut connection, outbox).await
             }
-            Calls::None(_) => Ok(false),
+            Calls::MySql { pool, outbox, .. } => {
+                let mut connection = pool.acquire().await.map_err(mysql::classify)?;
+                mysql::migrate::has_idempotency(&mut connection, outbox).await
+            }
         }
     }
 }
@@ -82,7 +83,7 @@ impl Sweep for AnyIdempotency {
         match &self.0 {
             Calls::Postgres { calls, .. } => Sweep::table(calls),
             Calls::Sqlite { calls, .. } => Sweep::table(calls),
-            Calls::None(name) => name,
+            Calls::MySql { calls, .. } => Sweep::table(calls),
         }
     }
 
@@ -94,7 +95,7 @@ impl Sweep for AnyIdempotency {
         match &self.0 {
             Calls::Postgres { calls, .. } => calls.sweep(request).await,
             Calls::Sqlite { calls, .. } => calls.sweep(request).await,
-            Calls::None(_) => Ok(Swept::Deleted(0)),
+            Calls::MySql { calls, .. } => calls.sweep(request).await,
         }
     }
 }
@@ -107,7 +108,7 @@ impl SweepCount for AnyIdempotency {
         match &self.0 {
             Calls::Postgres { calls, .. } => calls.due(request).await,
             Calls::Sqlite { calls, .. } => calls.due(request).await,
-            Calls::None(_) => Ok(Due::default()),
+            Calls::MySql { calls, .. } => calls.due(request).await,
         }
     }
 }

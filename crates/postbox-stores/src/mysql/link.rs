@@ -135,11 +135,23 @@ impl Tries {
     /// Rolls back, also where the server has undone a statement alone, and pauses, if it is worth another try. Any other error
     /// is handed back, and its connection closed.
     pub(super) async fn again(&mut self, mut taken: Taken<'_>, error: StoreError) -> Result<(), StoreError> {
-        if error.kind() != StoreErrorKind::Conflict || Instant::now() >= self.until {
+        if !self.is_worth_another(&error) {
             return Err(error);
         }
         say(&mut taken.connection, "ROLLBACK").await?;
         taken.keep();
+        self.pause(error).await
+    }
+
+    fn is_worth_another(&self, error: &StoreError) -> bool {
+        error.kind() == StoreErrorKind::Conflict && Instant::now() < self.until
+    }
+
+    /// The same where nothing is left to be rolled back: a statement was a transaction of its own.
+    pub(super) async fn pause(&mut self, error: StoreError) -> Result<(), StoreError> {
+        if !self.is_worth_another(&error) {
+            return Err(error);
+        }
         self.count += 1;
         tracing::debug!(%error, tries = self.count, "once more");
         tokio::time::sleep(Duration::from_millis(fastrand::u64(1..=4) * self.count.min(20))).await;

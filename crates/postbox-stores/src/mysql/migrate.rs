@@ -4,6 +4,7 @@
 //! interrupted goes on where it stopped.
 
 mod apply;
+mod idempotency;
 mod inbox;
 mod print;
 
@@ -19,6 +20,7 @@ use crate::table::Template;
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
 pub use crate::print::Format;
 pub use apply::{down, up, up_with};
+pub use idempotency::has_idempotency;
 pub use inbox::has_inbox;
 pub use print::{print_down, print_down_with, print_up, print_up_with};
 
@@ -52,6 +54,7 @@ fn names(table: &TableName) -> Template {
     };
     Template::of(table, '`')
         .with("name", name)
+        .with("idempotency_name", table.idempotency())
         .with("status_view", table.quoted_sibling(&format!("{name}_status"), '`'))
         .with("key", format!("'{name}'"))
         .with("event_id_text", uuid("event_id"))
@@ -81,9 +84,6 @@ fn check(extras: Extras) -> Result<(), StoreError> {
         Extras { ordered: Ordered::Writers, .. } => {
             "--ordered needs a lock that ends with its transaction, which MySQL and MariaDB do not have: use --order-index, and have \
              the writers of an aggregate lock its row before they enqueue"
-        }
-        Extras { idempotency: true, .. } => {
-            "calls by idempotency key can be kept in PostgreSQL and SQLite so far: leave --idempotency out"
         }
         Extras { wake_trigger: true, .. } => {
             "--wake-trigger needs a way to tell others of a commit, which MySQL and MariaDB do not have: leave it out, relays look \
@@ -153,6 +153,7 @@ pub async fn plan_with(
     }
     let history = history_steps(connection, &schema, &table, extras.history, &coming, &mut step).await?;
     inbox::steps(connection, &schema, &table, extras.inbox, &mut step).await?;
+    idempotency::steps(connection, &schema, &table, extras.idempotency, &mut step).await?;
     let own = shape.iter().flat_map(TableShape::own_columns);
     if history == HistoryComing::New {
         for column in own {

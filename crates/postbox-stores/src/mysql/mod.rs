@@ -52,6 +52,7 @@ mod embed;
 mod error;
 mod gone;
 mod history;
+mod idempotency;
 pub(crate) mod inbox;
 mod leader;
 mod lease;
@@ -81,6 +82,7 @@ use sqlx::mysql::MySqlConnectOptions;
 pub use admin::MySqlAdmin;
 pub use builder::MySqlStoreBuilder;
 pub use error::classify;
+pub use idempotency::MySqlIdempotency;
 // Only where the program chooses among databases.
 #[cfg(all(feature = "postgres", feature = "sqlite"))]
 pub(crate) use link::open;

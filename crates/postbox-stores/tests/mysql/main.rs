@@ -3,6 +3,7 @@
 
 mod embed;
 mod faults;
+mod idempotency;
 mod migrations;
 mod order;
 mod subject;

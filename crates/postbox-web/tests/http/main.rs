@@ -1,21 +1,26 @@
-//! The layer as callers see it: over HTTP, on a real PostgreSQL and a real SQLite file.
+//! The layer as callers see it: over HTTP, on a real PostgreSQL, a real MariaDB and a real SQLite file.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
 mod answers;
 mod client;
+mod databases;
 mod refusals;
 mod shop;
 mod trouble;
 mod with_transaction;
 
-use shop::{OnPostgres, OnSqlite};
+use databases::{OnMariaDb, OnPostgres, OnSqlite};
 
 /// Makes one test of each for each database.
-macro_rules! on_both {
+macro_rules! on_each {
     ($($part:ident: $test:ident,)*) => {
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
             async fn $test() { crate::$part::$test(&crate::OnPostgres::open().await).await; })*
+        }
+        mod mysql {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn $test() { crate::$part::$test(&crate::OnMariaDb::open().await).await; })*
         }
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -24,7 +29,7 @@ macro_rules! on_both {
     };
 }
 
-on_both! {
+on_each! {
     answers: a_repeat_gets_the_same_answer_and_nothing_runs,
     answers: quotes_make_no_other_key,
     answers: two_principals_have_keys_of_their_own,

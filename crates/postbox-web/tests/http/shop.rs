@@ -1,4 +1,4 @@
-//! A shop under the layer, on either database.
+//! A shop under the layer, on any of the databases (`databases.rs`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,19 +13,13 @@ use axum::http::header::{LOCATION, SET_COOKIE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use postbox_core::idempotency::{IdempotencyDriver, IdempotencyStore};
-use postbox_core::{Outbox, Record, TableName, Topic};
-use postbox_stores::postgres::{self, PgIdempotency, SqlxPostgres};
-use postbox_stores::sqlite::{self, SqliteIdempotency, SqlxSqlite};
-use postbox_testkit::{PgServer, TestDb};
+use postbox_core::{Outbox, Record, Topic};
 use postbox_web::{IdempotencyLayer, IdempotentTx, REPLAYED};
-use sqlx::postgres::PgPoolOptions;
-use sqlx::sqlite::SqlitePoolOptions;
-use sqlx::{PgPool, SqlitePool};
 use tokio::sync::Semaphore;
 
 use crate::client::Ask;
 
-/// What the tests ask of either shop.
+/// What the tests ask of every shop.
 pub(crate) trait Shop: Sync {
     /// Where it is.
     fn door(&self) -> &Door;
@@ -107,34 +101,14 @@ impl Floor {
     }
 }
 
-/// The SQL of either database.
+/// The SQL of a database.
 pub(crate) trait Till: IdempotencyDriver {
     fn order(tx: &mut Self::Transaction, item: &str) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     fn fail(tx: &mut Self::Transaction) -> impl Future<Output = ()> + Send;
 }
 
-impl Till for SqlxPostgres {
-    async fn order(tx: &mut Self::Transaction, item: &str) -> Result<(), sqlx::Error> {
-        sqlx::query("INSERT INTO orders (item) VALUES ($1)").bind(item).execute(&mut **tx).await.map(drop)
-    }
-
-    async fn fail(tx: &mut Self::Transaction) {
-        sqlx::query("SELECT * FROM nowhere").execute(&mut **tx).await.unwrap_err();
-    }
-}
-
-impl Till for SqlxSqlite {
-    async fn order(tx: &mut Self::Transaction, item: &str) -> Result<(), sqlx::Error> {
-        sqlx::query("INSERT INTO orders (item) VALUES (?1)").bind(item).execute(&mut **tx).await.map(drop)
-    }
-
-    async fn fail(tx: &mut Self::Transaction) {
-        sqlx::query("SELECT * FROM nowhere").execute(&mut **tx).await.unwrap_err();
-    }
-}
-
 /// Opens the shop on a port of its own.
-async fn open<S: IdempotencyStore>(store: S) -> Door
+pub(crate) async fn open<S: IdempotencyStore>(store: S) -> Door
 where
     S::Driver: Till<Error = sqlx::Error>,
 {
@@ -257,113 +231,5 @@ impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failed {
 impl IntoResponse for Failed {
     fn into_response(self) -> Response {
         (StatusCode::INTERNAL_SERVER_ERROR, self.0).into_response()
-    }
-}
-
-/// A shop on PostgreSQL.
-pub(crate) struct OnPostgres {
-    door: Door,
-    pool: PgPool,
-    _db: TestDb,
-}
-
-impl OnPostgres {
-    pub(crate) async fn open() -> Self {
-        let db = PgServer::shared().database();
-        let pool = PgPoolOptions::new().max_connections(16).connect(&db.url).await.unwrap();
-        let table: TableName = "shop_outbox".parse().unwrap();
-        let extras = postgres::migrate::Extras { idempotency: true, ..Default::default() };
-        postgres::migrate::up_with(&mut pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();
-        sqlx::query("CREATE TABLE orders (item TEXT)").execute(&pool).await.unwrap();
-        let door = open(PgIdempotency::new(pool.clone(), table)).await;
-        Self { door, pool, _db: db }
-    }
-}
-
-impl Shop for OnPostgres {
-    fn door(&self) -> &Door {
-        &self.door
-    }
-
-    fn writers_overlap(&self) -> bool {
-        true
-    }
-
-    fn errors_abort(&self) -> bool {
-        true
-    }
-
-    async fn books(&self) -> (i64, i64) {
-        let books = "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM shop_outbox)";
-        sqlx::query_as(books).fetch_one(&self.pool).await.unwrap()
-    }
-
-    async fn expire(&self, key: &str) {
-        let sql = "UPDATE shop_idempotency SET lease_until = now() - make_interval(hours => 1) WHERE idempotency_key = $1";
-        assert_eq!(sqlx::query(sql).bind(key).execute(&self.pool).await.unwrap().rows_affected(), 1);
-    }
-
-    async fn lease_until(&self, key: &str) -> i64 {
-        let sql = "SELECT (extract(epoch FROM lease_until) * 1000000)::bigint FROM shop_idempotency WHERE idempotency_key = $1";
-        sqlx::query_scalar(sql).bind(key).fetch_one(&self.pool).await.unwrap()
-    }
-
-    async fn drop_table(&self) {
-        sqlx::query("DROP TABLE shop_idempotency").execute(&self.pool).await.unwrap();
-    }
-}
-
-/// A shop on SQLite.
-pub(crate) struct OnSqlite {
-    door: Door,
-    pool: SqlitePool,
-    _folder: tempfile::TempDir,
-}
-
-impl OnSqlite {
-    pub(crate) async fn open() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let url = format!("sqlite:{}?mode=rwc", folder.path().join("shop.db").display());
-        let options = sqlite::connect_options(&url).unwrap();
-        let pool = SqlitePoolOptions::new().max_connections(8).connect_with(options).await.unwrap();
-        let table: TableName = "shop_outbox".parse().unwrap();
-        let extras = sqlite::migrate::Extras { idempotency: true, ..Default::default() };
-        sqlite::migrate::up_with(&mut pool.acquire().await.unwrap(), &table, extras, |_| {}).await.unwrap();
-        sqlx::query("CREATE TABLE orders (item TEXT)").execute(&pool).await.unwrap();
-        let door = open(SqliteIdempotency::new(pool.clone(), table)).await;
-        Self { door, pool, _folder: folder }
-    }
-}
-
-impl Shop for OnSqlite {
-    fn door(&self) -> &Door {
-        &self.door
-    }
-
-    fn writers_overlap(&self) -> bool {
-        false
-    }
-
-    fn errors_abort(&self) -> bool {
-        false
-    }
-
-    async fn books(&self) -> (i64, i64) {
-        let books = "SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM shop_outbox)";
-        sqlx::query_as(books).fetch_one(&self.pool).await.unwrap()
-    }
-
-    async fn expire(&self, key: &str) {
-        let sql = "UPDATE shop_idempotency SET lease_until = 0 WHERE idempotency_key = ?1";
-        assert_eq!(sqlx::query(sql).bind(key).execute(&self.pool).await.unwrap().rows_affected(), 1);
-    }
-
-    async fn lease_until(&self, key: &str) -> i64 {
-        let sql = "SELECT lease_until FROM shop_idempotency WHERE idempotency_key = ?1";
-        sqlx::query_scalar(sql).bind(key).fetch_one(&self.pool).await.unwrap()
-    }
-
-    async fn drop_table(&self) {
-        sqlx::query("DROP TABLE shop_idempotency").execute(&self.pool).await.unwrap();
     }
 }

@@ -10,7 +10,7 @@ use super::super::history::HistoryShape;
 use super::super::inbox::InboxShape;
 use super::super::leader::lock_name;
 use super::super::schema::{TableShape, columns, locate};
-use super::{Extras, Plan, Step, names, plan_with};
+use super::{Extras, Plan, Step, idempotency, names, plan_with};
 
 /// A lock on the structure is asked for no longer than this: everybody who comes later would wait behind it.
 const LOCK_LIMIT: &str = "SET SESSION lock_wait_timeout = 1";
@@ -54,8 +54,8 @@ pub async fn up_with(
     done
 }
 
-/// Removes a table and what belongs to it, also its history and the inbox of its module. Refuses while it holds events that were not published, unless
-/// they are to be lost on purpose.
+/// Removes a table and what belongs to it, also its history, and the inbox and the calls by idempotency key of its module. Refuses while it
+/// holds events that were not published, unless they are to be lost on purpose.
 ///
 /// # Errors
 /// When unpublished events exist, the table does not exist or is no outbox, or the database fails.
@@ -85,7 +85,9 @@ pub async fn down(
         // Another's table of that name is not ours to remove.
         let history = HistoryShape::find(connection, &schema, &table).await.map_err(classify)?.is_some();
         let inbox = InboxShape::is_there(connection, &schema, &table).await?;
-        for sql in drops(history, inbox).filter(|sql| relay || !sql.contains("{{relay}}")) {
+        let idempotency = idempotency::is_there(connection, &schema, &table).await?;
+        let there = Extras { history, inbox, idempotency, ..Extras::default() };
+        for sql in drops(there).filter(|sql| relay || !sql.contains("{{relay}}")) {
             run(connection, &template.fill(sql)).await?;
         }
         Ok(())
@@ -97,16 +99,20 @@ pub async fn down(
 
 const DROP_HISTORY: &str = "DROP TABLE IF EXISTS {{history}}";
 const DROP_INBOX: &str = "DROP TABLE IF EXISTS {{inbox}}";
-const DROPS: [&str; 5] = [
+const DROP_CALLS: &str = "DROP TABLE IF EXISTS {{idempotency}}";
+const DROPS: [&str; 6] = [
     "DROP VIEW IF EXISTS {{status_view}}",
     "DROP TABLE {{table}}",
     DROP_HISTORY,
     DROP_INBOX,
+    DROP_CALLS,
     "DELETE FROM {{relay}} WHERE tbl = {{key}}",
 ];
 
-pub(super) fn drops(history: bool, inbox: bool) -> impl Iterator<Item = &'static str> {
-    DROPS.into_iter().filter(move |sql| (history || *sql != DROP_HISTORY) && (inbox || *sql != DROP_INBOX))
+/// The statements that remove a table, and of the others what is there.
+pub(super) fn drops(there: Extras) -> impl Iterator<Item = &'static str> {
+    let absent = [(there.history, DROP_HISTORY), (there.inbox, DROP_INBOX), (there.idempotency, DROP_CALLS)];
+    DROPS.into_iter().filter(move |sql| !absent.contains(&(false, *sql)))
 }
 
 /// Runs a step. One that others hold up is tried again: until then they come first.

@@ -4,8 +4,7 @@ use postbox_core::{StoreError, TableName};
 
 use super::super::history::name_of;
 use super::apply::drops;
-use super::inbox::time_index;
-use super::{Extras, Format, REGISTER, TIME, check, index_sql, names, wanted};
+use super::{Extras, Format, REGISTER, TIME, check, idempotency, inbox, index_sql, names, wanted};
 use crate::print::{goose, join};
 
 /// The table as SQL.
@@ -35,7 +34,11 @@ pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Resul
     }
     if extras.inbox {
         up.push(template.fill(include_str!("../migrations/inbox.sql")));
-        up.push(time_index(table));
+        up.push(inbox::time_index(table));
+    }
+    if extras.idempotency {
+        up.push(template.fill(include_str!("../migrations/idempotency.sql")));
+        up.push(idempotency::time_index(table));
     }
     let rest =
         [include_str!("../migrations/relay.sql"), include_str!("../migrations/audit.sql"), view, REGISTER];
@@ -68,5 +71,5 @@ fn down_statements(table: &TableName, extras: Extras) -> Vec<String> {
         "INSERT INTO postbox_guard SELECT COUNT(*) FROM {{table}} WHERE published_at IS NULL",
         "DROP TEMPORARY TABLE postbox_guard",
     ];
-    guard.into_iter().chain(drops(extras.history, extras.inbox)).map(|sql| names(table).fill(sql)).collect()
+    guard.into_iter().chain(drops(extras)).map(|sql| names(table).fill(sql)).collect()
 }
