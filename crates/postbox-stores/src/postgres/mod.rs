@@ -49,12 +49,12 @@ mod walk;
 mod window;
 mod writing;
 
+pub use crate::strategy::Strategy;
 pub use admin::PgAdmin;
 pub use builder::PgStoreBuilder;
 pub use error::classify;
 pub use idempotency::PgIdempotency;
 pub use store::PgStore;
-pub use crate::strategy::Strategy;
 pub use transaction::PgOutboxTransaction;
 pub use tx::SqlxPostgres;
 

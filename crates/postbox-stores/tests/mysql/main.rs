@@ -10,6 +10,7 @@ mod subject;
 use subject::{Shape, Table};
 
 postbox_testkit::store_suite!(migrated, Table::new(Shape::Migrated));
+postbox_testkit::store_suite!(leasing, Table::new(Shape::Leasing));
 postbox_testkit::store_suite!(ordered, Table::new(Shape::Ordered));
 postbox_testkit::store_suite!(moving, Table::new(Shape::Moving));
 postbox_testkit::tenants_suite!(fair, Table::new(Shape::Fair));

@@ -85,7 +85,10 @@ pub async fn down(
         // Another's table of that name is not ours to remove.
         let history = HistoryShape::find(connection, &schema, &table).await.map_err(classify)?.is_some();
         let inbox = InboxShape::is_there(connection, &schema, &table).await?;
-        for sql in drops(history, inbox).filter(|sql| relay || !sql.contains("{{relay}}")) {
+        let window = !columns(connection, &schema, "postbox_window").await.map_err(classify)?.is_empty();
+        let there =
+            |sql: &&str| (relay || !sql.contains("{{relay}}")) && (window || !sql.contains("{{window}}"));
+        for sql in drops(history, inbox).filter(there) {
             run(connection, &template.fill(sql)).await?;
         }
         Ok(())
@@ -97,12 +100,13 @@ pub async fn down(
 
 const DROP_HISTORY: &str = "DROP TABLE IF EXISTS {{history}}";
 const DROP_INBOX: &str = "DROP TABLE IF EXISTS {{inbox}}";
-const DROPS: [&str; 5] = [
+const DROPS: [&str; 6] = [
     "DROP VIEW IF EXISTS {{status_view}}",
     "DROP TABLE {{table}}",
     DROP_HISTORY,
     DROP_INBOX,
     "DELETE FROM {{relay}} WHERE tbl = {{key}}",
+    "DELETE FROM {{window}} WHERE tbl = {{key}}",
 ];
 
 pub(super) fn drops(history: bool, inbox: bool) -> impl Iterator<Item = &'static str> {
