@@ -5,7 +5,9 @@ mod embed;
 mod faults;
 mod migrations;
 mod order;
+mod strategies;
 mod subject;
+mod windows;
 
 use subject::{Shape, Table};
 
