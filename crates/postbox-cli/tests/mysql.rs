@@ -274,7 +274,11 @@ fn twenty_thousand_events_through_ten_kills_of_owners() {
 /// P4 besides.
 #[test]
 fn in_order_through_ten_kills() {
-    through_kills(&Oracle::new().ordered(), &["--order-index"], &["--ordering", "aggregate", "--single-active=false"]);
+    through_kills(
+        &Oracle::new().ordered(),
+        &["--order-index"],
+        &["--ordering", "aggregate", "--single-active=false"],
+    );
 }
 
 /// Hazard 9: a relay that is stopped, not dead, loses its place; when it goes on it does no harm.

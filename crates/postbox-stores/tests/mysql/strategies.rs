@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimMode, Order, Settlement, Standing, Tenants, Verdict};
-use postbox_core::{Code, Store as _};
+use postbox_core::{Browse as _, Code, Store as _};
 use postbox_stores::mysql::{MySqlStore, MySqlStoreBuilder, Strategy, migrate};
 use postbox_testkit::eventually;
 use postbox_testkit::suite::{PATIENCE, Subject as _, claim, claim_in_turn, enqueue, events, request, state};
@@ -184,13 +184,16 @@ async fn a_take_over_waits_for_a_settle() {
     };
     let (settles, takes) = (waiting("t.published_at = UTC_TIMESTAMP"), waiting("postbox_relay`%FOR UPDATE"));
     eventually("the settle to wait", PATIENCE, async || table.number(&settles).await > 0).await;
-    let takes_over = tokio::spawn(async move { claim_in_turn(&new, 10).await });
+    let takes_over = tokio::spawn(async move { new.claim(request(ClaimMode::Waiting, 10)).await });
     eventually("the take-over to wait", PATIENCE, async || table.number(&takes).await > 0).await;
     assert!(!takes_over.is_finished());
     tx.rollback().await.unwrap();
     assert!(settle.await.unwrap().unwrap().lost.is_empty(), "it was in time");
-    let next = takes_over.await.unwrap();
-    assert!(next.rows.is_empty() && !next.suspects, "nothing is left: {next:?}");
+    let next = takes_over.await.unwrap().unwrap();
+    assert!(
+        next.standing == Standing::Active && next.rows.is_empty() && !next.suspects,
+        "nothing is left: {next:?}"
+    );
     for id in ids {
         let row = state(&table, id).await;
         assert!(row.published && row.attempts == 1, "{row:?}");

@@ -78,7 +78,7 @@ async fn what_an_owner_has_in_flight_is_publishing() {
 async fn what_an_owner_gave_back_is_not_in_flight_for_long() {
     let table = Table::new(Shape::Migrated).await;
     let ids = enqueue(&table, events(3)).await;
-    let store = store(&table, |builder| builder.leader_ttl(Duration::from_millis(1500)));
+    let store = store(&table, |builder| builder.leader_ttl(Duration::from_secs(6)));
     let claimed = claim(&store, 3).await;
     table.pause(true).await;
     store.settle(&settle_all(&claimed, &Verdict::Release { after: None, reason: None }), 0).await.unwrap();
@@ -159,6 +159,8 @@ async fn hazard_25_a_repeated_settle_does_not_undo_a_replay() {
         let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
         let store = MySqlStore::builder(options, table.name.clone()).history(table.history()).build();
         let claimed = claim(&store, 1).await;
+        // The connection is there: what is said to a new one has this word, too.
+        assert!(store.extend(vec![claimed.rows[0].lease.clone()]).await.unwrap().is_empty());
         let mut cut = proxy.cut_replies_after_requests_containing("COMMIT");
         store.settle(&settle_all(&claimed, &verdict), 0).await.unwrap_err();
         cut.fired().await;
