@@ -57,7 +57,9 @@ fn all_arrived(settlements: &[&Settlement]) -> Option<BTreeMap<i32, Vec<i64>>> {
         groups.entry(lease.attempts - 1).or_default().push(sequence_of(lease.row));
     }
     // Rows are locked in this order by everybody (hazard 18).
-    groups.values_mut().for_each(|sequences| sequences.sort_unstable());
+    for sequences in groups.values_mut() {
+        sequences.sort_unstable();
+    }
     Some(groups)
 }
 

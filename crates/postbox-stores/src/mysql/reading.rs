@@ -261,7 +261,9 @@ impl Inner {
         let Some(epoch) = state.lead.as_ref().map(|lead| lead.epoch) else { return Ok(standby()) };
         {
             let mut window = self.window();
-            batch.rows.iter().for_each(|key| window.put(*key));
+            for key in &batch.rows {
+                window.put(*key);
+            }
         }
         if let Some(reading) = &mut state.reading {
             reading.known.extend(batch.rows.iter().map(|(_, sequence)| *sequence).collect());

@@ -238,8 +238,8 @@ impl Inner {
     /// Rows of an owner have no lease of their own: they last as long as the table is its own.
     async fn extend_all(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
         let opened = self.opened().await?;
-        let (owned, leased): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(is_owned);
-        let mut lost = if leased.is_empty() { Vec::new() } else { self.extend(opened, &leased).await? };
+        let (owned, others): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(is_owned);
+        let mut lost = if others.is_empty() { Vec::new() } else { self.extend(opened, &others).await? };
         if let Some(own) = &opened.statements.own {
             lost.extend(self.lost_reigns(own, owned).await?);
         }

@@ -82,8 +82,8 @@ async fn two_strategies_that_start_at_once_do_not_work_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_owned_is_leased_or_refused_in_words() {
-    let table = Table::new(Shape::Ordered).await;
     type Change = fn(MySqlStoreBuilder) -> MySqlStoreBuilder;
+    let table = Table::new(Shape::Ordered).await;
     let changes: [(Change, &str); 3] = [
         (|b| b.single_active(false), "single_active is off"),
         (|b| b.order(Order::Aggregate(postbox_core::OnDead::Block)), "leave claim at \"auto\""),
