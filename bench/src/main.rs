@@ -1,6 +1,6 @@
 //! Measures Postbox against the bare SQL of the same strategy, alternating in one run.
 //!
-//! `cargo xtask bench drain [--sqlite | --mysql | --lease | --history keep|move|none] [events] [rounds] [batch]`,
+//! `cargo xtask bench drain [--sqlite | --mysql] [--lease | --history keep|move|none] [events] [rounds] [batch]`,
 //! `cargo xtask bench order [--lease] [events] [rounds] [batch]`, `cargo xtask bench hang [events] [rounds] [batch]`,
 //! `cargo xtask bench growth [--history …] [events] [rounds] [batch]`, `cargo xtask bench sustain [--history …] [seconds] [batch]`,
 //! `cargo xtask bench share [events] [rounds] [batch]`, `cargo xtask bench enqueue [seconds] [rounds]`,
@@ -50,7 +50,10 @@ async fn main() {
     };
     match args.first().map(String::as_str) {
         Some("drain") if on_sqlite => sqlite::run(number(1, 500_000), number(2, 3), number(3, 500)).await,
-        Some("drain") if on_mysql => mysql::run(number(1, 100_000), number(2, 3), number(3, 500)).await,
+        Some("drain") if on_mysql => {
+            let history = history.as_deref().unwrap_or("keep");
+            mysql::run(lease, history, number(1, 100_000), number(2, 3), number(3, 500)).await;
+        }
         Some("drain") if lease => drain::run(number(1, 200_000), number(2, 3), number(3, 500)).await,
         Some("drain") => {
             let history = history.as_deref().unwrap_or("keep");
@@ -90,7 +93,7 @@ async fn main() {
             peers::run(&options).await;
         }
         _ => eprintln!(
-            "usage: cargo xtask bench drain [--sqlite | --mysql | --lease | --history keep|move|none] [events] [rounds] [batch] | \
+            "usage: cargo xtask bench drain [--sqlite | --mysql] [--lease | --history keep|move|none] [events] [rounds] [batch] | \
              order [--lease] [events] [rounds] [batch] | hang [events] [rounds] [batch] | \
              share [events] [rounds] [batch] | growth [--history …] [events] [rounds] [batch] | \
              sustain [--history …] [seconds] [batch] | enqueue [seconds] [rounds] | outage [--brokers] [events] [rounds] [waiting] | \

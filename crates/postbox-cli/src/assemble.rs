@@ -245,9 +245,8 @@ pub(crate) fn store(
     name: &str,
 ) -> Result<AnyStore, Failure> {
     let leased = match database.dialect() {
-        Dialect::Postgres => None,
+        Dialect::Postgres | Dialect::MySql => None,
         Dialect::Sqlite => Some("rows of a SQLite file are leased"),
-        Dialect::MySql => Some("rows of MySQL and MariaDB are leased"),
     };
     if let Some(why) = leased.filter(|_| config.relay.claim == Claim::Owner) {
         let message = format!("relay.claim = \"owner\": {why}");

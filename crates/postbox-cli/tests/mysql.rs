@@ -217,7 +217,10 @@ fn what_it_cannot_do_is_said() {
         (&["migrate", "up", "--table", TABLE, "--ordered"][..], "--order-index"),
         (&["migrate", "up", "--table", TABLE, "--wake-trigger"], "leave it out"),
         (&["migrate", "up", "--table", TABLE, "--grants", "relay=a"], "GRANT"),
-        (&["relay", "--table", TABLE, "--sink", "null:", "--claim", "owner"], "leased"),
+        (
+            &["relay", "--table", TABLE, "--sink", "null:", "--claim", "owner", "--single-active=false"],
+            "single_active is off",
+        ),
         (&["relay", "--table", TABLE, "--sink", "null:", "--ordering", "aggregate"], "--order-index"),
         (&["bench"], "PostgreSQL and SQLite"),
     ] {
@@ -264,12 +267,12 @@ async fn write(url: &str, writer: usize, events: usize, kills: &AtomicUsize, ora
     }
 }
 
-/// 20,000 events, relays that share the table and are killed in turn; no relay tells of a deadlock.
+/// 20,000 events, relays that share the table or stand by, and are killed in turn; no relay tells of a deadlock.
 fn through_kills(oracle: &Oracle, migrate: &[&str], relay: &[&str]) {
     let place = Place::new();
     place.ok(&[&["migrate", "up", "--table", TABLE], migrate].concat());
     let (kills, done) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let start = || place.relay(&[&["--single-active=false", "--batch-size", "100"], relay].concat());
+    let start = || place.relay(&[&["--batch-size", "100"], relay].concat());
     let mut said = String::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -313,13 +316,23 @@ fn through_kills(oracle: &Oracle, migrate: &[&str], relay: &[&str]) {
 /// P2 under kill -9 at any instant, with relays that share the table.
 #[test]
 fn twenty_thousand_events_through_ten_kills() {
-    through_kills(&Oracle::new(), &[], &[]);
+    through_kills(&Oracle::new(), &[], &["--single-active=false"]);
+}
+
+/// The same with one that owns the table and others that stand by.
+#[test]
+fn twenty_thousand_events_through_ten_kills_of_owners() {
+    through_kills(&Oracle::new(), &[], &["--claim", "owner"]);
 }
 
 /// P4 besides.
 #[test]
 fn in_order_through_ten_kills() {
-    through_kills(&Oracle::new().ordered(), &["--order-index"], &["--ordering", "aggregate"]);
+    through_kills(
+        &Oracle::new().ordered(),
+        &["--order-index"],
+        &["--ordering", "aggregate", "--single-active=false"],
+    );
 }
 
 /// Hazard 9: a relay that is stopped, not dead, loses its place; when it goes on it does no harm.

@@ -20,6 +20,8 @@ mod headers;
 mod idempotency;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod inbox;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod keys;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
@@ -30,12 +32,16 @@ mod plan;
 pub mod postgres;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod print;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod ranges;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod seen;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod sequenced;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod strategy;
 pub mod table;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod tenants;

@@ -15,6 +15,7 @@ impl Template {
             .with("table", table.quoted(quote))
             .with("relay", table.quoted_sibling("postbox_relay", quote))
             .with("audit", table.quoted_sibling("postbox_audit", quote))
+            .with("window", table.quoted_sibling("postbox_window", quote))
             .with("idempotency", table.quoted_sibling(&table.idempotency(), quote))
             .with("history", table.quoted_sibling(&format!("{}_history", table.table()), quote))
             .with("inbox", table.quoted_sibling(&table.inbox(), quote))

@@ -21,10 +21,10 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::mysql::{self, MySqlAdmin, MySqlStore};
 pub use crate::plan::Extras;
-pub use crate::postgres::Strategy;
 use crate::postgres::{self, PgAdmin, PgStore};
 use crate::print::Format;
 use crate::sqlite::{self, SqliteAdmin, SqliteStore};
+pub use crate::strategy::Strategy;
 
 pub use admin::AnyAdmin;
 pub use connection::AnyConnection;
@@ -306,7 +306,7 @@ impl AnyDatabase {
             Kind::MySql(options) => {
                 let store = MySqlStore::builder(options.as_ref().clone(), table.clone());
                 let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
-                let store = store.order(order).history(history).tenants(tenants);
+                let store = store.strategy(strategy).order(order).history(history).tenants(tenants);
                 AnyStore::MySql(store.build())
             }
         }

@@ -1,6 +1,7 @@
 //! What a [`MySqlStore`] can be told.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use postbox_core::store::Tenants;
@@ -14,6 +15,7 @@ use super::clock::Clock;
 use super::link::Link;
 use super::store::{Inner, MySqlStore};
 use super::wake::Watch;
+use crate::strategy::{LEADER_TTL, Strategy};
 
 /// Builds a [`MySqlStore`].
 #[derive(Debug, Clone)]
@@ -22,6 +24,7 @@ pub struct MySqlStoreBuilder {
     options: MySqlConnectOptions,
     table: TableName,
     single_active: bool,
+    strategy: Strategy,
     history: History,
     name: String,
     leader_ttl: Duration,
@@ -33,6 +36,12 @@ impl MySqlStoreBuilder {
     /// Whether only one relay works on the table at a time (the default).
     pub fn single_active(mut self, single: bool) -> Self {
         self.single_active = single;
+        self
+    }
+
+    /// How rows are claimed: by ownership where that is possible, by default. All relays of a table must do it in the same way.
+    pub fn strategy(mut self, strategy: Strategy) -> Self {
+        self.strategy = strategy;
         self
     }
 
@@ -79,10 +88,12 @@ impl MySqlStoreBuilder {
             label: self.table.to_string().into(),
             table: self.table,
             claims: link(),
+            journals: link(),
             settles: link(),
             watch: link(),
             session: Link::lasting(self.options.clone()),
             single_active: self.single_active,
+            strategy: self.strategy,
             history: self.history,
             holder: format!("{name}/{}", Uuid::now_v7().simple()),
             leader_ttl: self.leader_ttl,
@@ -94,6 +105,8 @@ impl MySqlStoreBuilder {
             turned: Notify::new(),
             clock: Clock::default(),
             seen: Watch::default(),
+            window: std::sync::Mutex::default(),
+            unsure: AtomicBool::new(false),
         }))
     }
 }
@@ -106,10 +119,11 @@ impl MySqlStore {
             options,
             table,
             single_active: true,
+            strategy: Strategy::Auto,
             order: Order::None,
             history: History::Keep,
             name,
-            leader_ttl: Duration::from_secs(15),
+            leader_ttl: LEADER_TTL,
             tenants: Tenants::default(),
         }
     }

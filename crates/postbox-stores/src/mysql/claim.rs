@@ -1,5 +1,6 @@
 //! ④ Claim: rows are looked for without a lock; `lease.rs` then leases them in one short transaction.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing, Token};
@@ -11,6 +12,7 @@ use super::clock::{at, from_micros, known_time, micros, span};
 use super::error::{classify, within};
 use super::leader::Lead;
 use super::link::OPERATION_LIMIT;
+use super::reading::Reading;
 use super::store::{Inner, Opened};
 use super::tenants::Ring;
 use super::topics::Condition;
@@ -26,13 +28,19 @@ const SHARED: usize = 4;
 #[derive(Debug)]
 pub(super) struct ClaimState {
     pub(super) lead: Option<Lead>,
-    cursor: Cursor,
+    pub(super) cursor: Cursor,
     /// Where tenants are claimed apart.
     ring: Ring,
     /// Where order is kept.
     ordered: Option<Ordered>,
     /// Claims whose answer was lost, and the rows that they were for: they go back uncharged (hazard 5).
     pub(super) lost: Vec<(Token, Vec<i64>)>,
+    /// What an owner reads beside its claims.
+    pub(super) reading: Option<Reading>,
+    /// So many claims read by themselves.
+    pub(super) wary: u32,
+    /// When this relay last said that it shares the table.
+    pub(super) shown: Option<Instant>,
 }
 
 impl ClaimState {
@@ -41,15 +49,28 @@ impl ClaimState {
             Order::None => None,
             Order::Aggregate(on_dead) => Some(Ordered::new(on_dead)),
         };
-        Self { lead: None, cursor: Cursor::new(), ring: Ring::default(), ordered, lost: Vec::new() }
+        Self {
+            lead: None,
+            cursor: Cursor::new(),
+            ring: Ring::default(),
+            ordered,
+            lost: Vec::new(),
+            reading: None,
+            wary: 0,
+            shown: None,
+        }
     }
 }
 
 impl Inner {
-    pub(super) async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
+    pub(super) async fn claim(self: &Arc<Self>, request: ClaimRequest) -> Result<Claim, StoreError> {
         let opened = self.opened().await?;
         let mut guard = self.state.lock().await;
         let state = &mut *guard;
+        if let Some(claim) = self.claim_ahead(state, opened, &request).await? {
+            return Ok(claim);
+        }
+        state.stop_reading().await;
         if self.single_active {
             if state.lead.is_none() {
                 state.lead = self.take_lead(opened, request.poll_interval).await?;
@@ -59,6 +80,8 @@ impl Inner {
                 return Ok(Claim { standing: Standing::Standby, paused, ..Claim::default() });
             };
             self.renew_lead(lead, opened).await?;
+        } else {
+            self.show_sharing(state, opened).await?;
         }
         let (standing, paused, mark) = self.look_at_gate(opened).await?;
         // Of a round that takes several claims, the first: what commits into what was looked at is news.
@@ -77,11 +100,17 @@ impl Inner {
             self.claim_in_order(ordered, &mut state.lost, opened, &request, &mut claim).await?;
             return Ok(claim);
         }
-        let picked = self.pick(state, opened, &request).await?;
-        claim.more = picked.more;
-        claim.suspects = request.mode == ClaimMode::Waiting && picked.suspect.is_some();
-        if !picked.chosen.is_empty() {
-            self.take_rows(&mut state.lost, opened, &request, &picked.chosen, &mut claim).await?;
+        // What may have killed somebody is leased always.
+        let own = opened.statements.own.as_ref().filter(|_| request.mode != ClaimMode::Suspect);
+        if let Some(own) = own {
+            claim = self.claim_own(state, opened, own, &request).await?;
+        } else {
+            let picked = self.pick(state, opened, &request).await?;
+            claim.more = picked.more;
+            claim.suspects = request.mode == ClaimMode::Waiting && picked.suspect.is_some();
+            if !picked.chosen.is_empty() {
+                self.take_rows(&mut state.lost, opened, &request, &picked.chosen, &mut claim).await?;
+            }
         }
         if let ClaimMode::Probe(topics) = &request.mode
             && claim.rows.is_empty()
@@ -236,6 +265,11 @@ pub(super) fn candidate(row: &MySqlRow) -> Result<Candidate, sqlx::Error> {
         suspect: row.try_get(3)?,
         bytes: usize::try_from(row.try_get::<i64, _>(4)?).unwrap_or(usize::MAX),
     })
+}
+
+/// A row as an owner has read it.
+pub(super) fn candidate_of((at, sequence): Key, attempts: i32, bytes: usize) -> Candidate {
+    Candidate { sequence, available_at: micros(at), attempts: attempts.into(), suspect: false, bytes }
 }
 
 /// Those of the rows that a request wants, as many as fit.

@@ -15,8 +15,13 @@ use super::row::{text, uuid};
 use crate::cause::{cause_of, has_cause};
 
 /// What a replay does to rows.
-pub(super) const REVIVE: &str = "UPDATE {{table}} FORCE INDEX (PRIMARY) SET attempts = 0, available_at = UTC_TIMESTAMP(6),
-    locked_at = NULL, locked_by = NULL, last_error = NULL, dead_at = NULL, dlq_at = NULL{{more}} WHERE sequence IN (<in>)";
+///
+/// An owner whose settle had no answer repeats it, and knows the row by nothing but its attempts: one that it may still settle is
+/// locked like a lease that ran out, which no owner settles, and is claimed by lease. That goes by when the row was available, so
+/// it comes first: each assignment sees those before it.
+pub(super) const REVIVE: &str = "UPDATE {{table}} FORCE INDEX (PRIMARY)
+    SET locked_at = CASE WHEN {{unsettled}} THEN '1970-01-01 00:00:01' END, locked_by = CASE WHEN {{unsettled}} THEN 'replayed' END,
+    attempts = 0, available_at = UTC_TIMESTAMP(6), last_error = NULL, dead_at = NULL, dlq_at = NULL{{more}} WHERE sequence IN (<in>)";
 pub(super) const DISCARD: &str = "DELETE FROM {{table}} WHERE sequence IN (<in>)";
 
 /// The condition of a filter. Causes are compared outside of SQL.

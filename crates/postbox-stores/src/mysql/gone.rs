@@ -45,7 +45,10 @@ impl Gone {
         let arrive = |condition: &str| {
             // With a lock: what is read without one may be another's by the time that it is deleted.
             history.map(|history| {
-                names.fill(&format!("{} FROM {SOURCE} WHERE {condition} FOR UPDATE", history.arrive()))
+                names.fill(&format!(
+                    "{} FROM {SOURCE} WHERE {condition} FOR UPDATE",
+                    history.arrive("t.attempts")
+                ))
             })
         };
         let leave = |condition: &str| names.fill(&format!("DELETE t FROM {SOURCE} WHERE {condition}"));

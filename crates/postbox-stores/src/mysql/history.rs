@@ -115,9 +115,11 @@ impl HistoryShape {
 
     /// The statement that brings rows here, up to its source: the table as `t`.
     ///
-    /// Should a row of this sequence be there, whoever put it there: what is delivered now must get out of the table.
-    pub(super) fn arrive(&self) -> String {
+    /// Should a row of this sequence be there, whoever put it there: what is delivered now must get out of the table. `attempts` are
+    /// those that it arrives with.
+    pub(super) fn arrive(&self, attempts: &str) -> String {
         let value = |column: &Column| match column.name.as_str() {
+            "attempts" => attempts.to_owned(),
             "published_at" => "UTC_TIMESTAMP(6)".to_owned(),
             "locked_at" | "locked_by" | "last_error" => "NULL".to_owned(),
             _ => format!("t.{}", quoted(&column.name)),
@@ -128,12 +130,14 @@ impl HistoryShape {
     }
 
     /// The statement that brings rows back into the table, as a replay wants them, up to its source: the history as `h`.
+    /// As every replay does it, what an owner may still settle is left for a lease.
     pub(super) fn come_back(&self) -> String {
         let value = |column: &Column| match column.name.as_str() {
             "attempts" => "0".to_owned(),
             "available_at" => "UTC_TIMESTAMP(6)".to_owned(),
-            "published_at" | "locked_at" | "locked_by" | "last_error" | "dead_at" | "dlq_at"
-            | "sinks_done" => "NULL".to_owned(),
+            "locked_at" => "CASE WHEN {{unsettled_moved}} THEN '1970-01-01 00:00:01' END".to_owned(),
+            "locked_by" => "CASE WHEN {{unsettled_moved}} THEN 'replayed' END".to_owned(),
+            "published_at" | "last_error" | "dead_at" | "dlq_at" | "sinks_done" => "NULL".to_owned(),
             _ => format!("h.{}", quoted(&column.name)),
         };
         let comes_back = |(column, there): &&(Column, There)| *there == There::Yes && !column.generated;

@@ -2,26 +2,49 @@
 //!
 //! The server gives the lock back when its session ends, however that happens: the next relay takes over at its next look. A
 //! relay that is stuck keeps neither: its session has gone silent and is ended, and its row expires. Being alone is an
-//! optimisation: every write is fenced by its claim.
+//! optimisation: every write is fenced by its claim, or by the owner's row.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use postbox_core::{StoreError, TableName};
-use sqlx::AssertSqlSafe;
+use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
-use super::clock::span;
-use super::error::within;
-use super::link::OPERATION_LIMIT;
+use super::clock::{at, span, time};
+use super::error::{classify, within};
+use super::link::{OPERATION_LIMIT, Taken, Tries, say};
+use super::list_of::{bind_list, with_list};
+use super::row::text;
+use super::statements::Owners;
 use super::store::{Inner, Opened};
+use super::window::{self, Window};
+use crate::strategy;
 
 /// The place of the active relay, as this relay holds it.
 #[derive(Debug)]
 pub(super) struct Lead {
     renewed: Instant,
     ttl: Duration,
+    /// Which reign this is.
+    pub(super) epoch: i64,
     /// Whether the session holds the lock, as far as is known.
     locked: bool,
+}
+
+/// What became of the place of the active relay.
+struct Taking {
+    epoch: i64,
+    /// It was this relay's already.
+    own: bool,
+    /// So many rows of its predecessor's are to be claimed one by one.
+    left_behind: u64,
+}
+
+impl Lead {
+    /// Whether a third of its time is over.
+    pub(super) fn wants_renewal(&self) -> bool {
+        self.renewed.elapsed() >= self.ttl / 3
+    }
 }
 
 /// The active relay must have missed several ticks before it loses its place.
@@ -58,35 +81,96 @@ impl Inner {
             .bind(&opened.key)
             .fetch_optional(&mut link.connection);
         let free = within(OPERATION_LIMIT, look).await?.ok_or_else(|| self.no_relay_row(opened))?;
-        let mut epoch = None;
-        if free == Some(true) {
-            let renewed = sqlx::query(AssertSqlSafe(opened.statements.lead.as_str()))
-                .bind(&self.holder)
-                .bind(locked)
-                .bind(span(ttl))
-                .bind(&self.holder)
-                .bind(locked)
-                .bind(&opened.key)
-                .execute(&mut link.connection);
-            if within(OPERATION_LIMIT, renewed).await?.rows_affected() > 0 {
-                let reign = sqlx::query_scalar::<_, i64>(AssertSqlSafe(opened.statements.epoch.as_str()));
-                let reign = reign.bind(&opened.key).fetch_one(&mut link.connection);
-                epoch = Some(within(OPERATION_LIMIT, reign).await?);
-            }
-        }
         link.keep();
-        let Some(epoch) = epoch else {
+        let renewed = Instant::now();
+        let taken = if free == Some(true) { self.take_place(opened, locked, ttl).await? } else { None };
+        let Some(Taking { epoch, own, left_behind }) = taken else {
             self.unlock(opened).await;
             return Ok(None);
         };
-        tracing::info!(table = &*self.label, relay = self.holder, epoch, session = locked, "active relay");
-        Ok(Some(Lead { renewed: Instant::now(), ttl, locked }))
+        if !own {
+            // What this relay had in flight in an earlier reign is not its own any more.
+            *self.window() = Window::of(epoch);
+        }
+        tracing::info!(
+            table = &*self.label,
+            relay = self.holder,
+            epoch,
+            session = locked,
+            left_behind,
+            "active relay"
+        );
+        Ok(Some(Lead { renewed, ttl, epoch, locked }))
+    }
+
+    /// Takes the place of the active relay, if it is free.
+    async fn take_place(
+        &self,
+        opened: &Opened,
+        locked: bool,
+        ttl: Duration,
+    ) -> Result<Option<Taking>, StoreError> {
+        let mut tries = Tries::new();
+        loop {
+            let mut link = self.claims.take().await?;
+            match self.take_place_once(&mut link, opened, locked, ttl).await {
+                Ok(taken) => {
+                    link.keep();
+                    return Ok(taken);
+                }
+                Err(error) => tries.again(link, error).await?,
+            }
+        }
+    }
+
+    /// What the last one had in flight may have killed it: those rows are charged, and look like leases that ran out. A relay that
+    /// comes back to its own place finds it as it was: also after a take-over whose answer was lost.
+    async fn take_place_once(
+        &self,
+        link: &mut Taken<'_>,
+        opened: &Opened,
+        locked: bool,
+        ttl: Duration,
+    ) -> Result<Option<Taking>, StoreError> {
+        let statements = &opened.statements;
+        link.begin().await?;
+        let place = sqlx::query(AssertSqlSafe(statements.place.as_str()))
+            .bind(&self.holder)
+            .bind(locked)
+            .bind(&self.holder)
+            .bind(&opened.key)
+            .fetch_optional(&mut link.connection);
+        let place = within(OPERATION_LIMIT, place).await?.ok_or_else(|| self.no_relay_row(opened))?;
+        let read = || Ok((place.try_get::<Option<bool>, _>(0)?, place.try_get(1)?, place.try_get(2)?));
+        let (free, own, epoch): (Option<bool>, bool, i64) = read().map_err(classify)?;
+        if free != Some(true) {
+            say(&mut link.connection, "ROLLBACK").await?;
+            return Ok(None);
+        }
+        let (mut left_behind, next) = (0, if own { epoch } else { epoch + 1 });
+        if let (Some(owners), false) = (&statements.owners, own) {
+            left_behind = charge(&mut link.connection, owners, &opened.key, epoch).await?;
+            let reign =
+                sqlx::query(AssertSqlSafe(owners.reign.as_str())).bind(&opened.key).bind(next).bind(next);
+            within(OPERATION_LIMIT, reign.execute(&mut link.connection)).await?;
+        }
+        let lead = sqlx::query(AssertSqlSafe(statements.lead.as_str()))
+            .bind(next)
+            .bind(strategy::name(opened.owns()))
+            .bind(&self.holder)
+            .bind(locked)
+            .bind(span(ttl))
+            .bind(&opened.key)
+            .execute(&mut link.connection);
+        within(OPERATION_LIMIT, lead).await?;
+        link.commit().await?;
+        Ok(Some(Taking { epoch: next, own, left_behind }))
     }
 
     /// Renews the row when a third of its time is over, and shows the server that its session is alive. Only the relay's
     /// turning loop calls this, so that a stuck relay loses its place.
     pub(super) async fn renew_lead(&self, lead: &mut Lead, opened: &Opened) -> Result<(), StoreError> {
-        if lead.renewed.elapsed() < lead.ttl / 3 {
+        if !lead.wants_renewal() {
             return Ok(());
         }
         let started = Instant::now();
@@ -102,6 +186,10 @@ impl Inner {
         // Whether the row is still ours is for the claim to see.
         within(OPERATION_LIMIT, renew).await?;
         link.keep();
+        // A window of what has long left it is of no use to anybody.
+        if let Some(own) = opened.statements.own.as_ref().filter(|_| self.window().is_empty()) {
+            self.clear(own, lead.epoch).await?;
+        }
         lead.renewed = started;
         Ok(())
     }
@@ -137,12 +225,22 @@ impl Inner {
     /// Leaves the place to another relay at once.
     pub(super) async fn resign(&self) {
         let Some(opened) = self.opened.get() else { return };
-        if self.state.lock().await.lead.take().is_none() {
-            return;
-        }
+        let (lead, shared) = {
+            let mut state = self.state.lock().await;
+            state.stop_reading().await;
+            (state.lead.take(), state.shown.take().is_some())
+        };
+        let statement = match (&lead, &opened.statements.owners) {
+            (Some(_), _) => &opened.statements.resign,
+            (None, Some(owners)) if shared => &owners.unshare,
+            (None, _) => return,
+        };
         let resign = async {
+            if let (Some(own), Some(lead)) = (&opened.statements.own, &lead) {
+                self.clear(own, lead.epoch).await?;
+            }
             let mut link = self.settles.take().await?;
-            let resign = sqlx::query(AssertSqlSafe(opened.statements.resign.as_str()))
+            let resign = sqlx::query(AssertSqlSafe(statement.as_str()))
                 .bind(&opened.key)
                 .bind(&self.holder)
                 .execute(&mut link.connection);
@@ -157,6 +255,33 @@ impl Inner {
         // After the row: whoever has the lock and finds the row of another takes that one for dead.
         self.unlock(opened).await;
     }
+}
+
+/// Rows that are charged by one statement.
+const PART: usize = 512;
+
+/// Charges what a reign has left in flight one attempt each, and has it look like leases that ran out; answers how much that was.
+async fn charge(
+    connection: &mut MySqlConnection,
+    owners: &Owners,
+    key: &str,
+    epoch: i64,
+) -> Result<u64, StoreError> {
+    let window = sqlx::query(AssertSqlSafe(owners.window.as_str())).bind(key);
+    let Some(row) = within(OPERATION_LIMIT, window.fetch_optional(&mut *connection)).await? else {
+        return Ok(0);
+    };
+    let (written, to) = (text(&row, 1).map_err(classify)?, time(&row, 2).map_err(classify)?);
+    // One of another reign tells of a table of this name that is gone, or of a reign that had none.
+    let current = row.try_get::<i64, _>(0).map_err(classify)? == epoch;
+    let (Some(written), Some(to), true) = (written, to, current) else { return Ok(0) };
+    let mut charged = 0;
+    for part in window::read(&written).chunks(PART) {
+        let sql = with_list(&owners.left_behind, part.len());
+        let charge = bind_list(sqlx::query(AssertSqlSafe(sql)), part).bind(at(to)).execute(&mut *connection);
+        charged += within(OPERATION_LIMIT, charge).await?.rows_affected();
+    }
+    Ok(charged)
 }
 
 #[cfg(test)]

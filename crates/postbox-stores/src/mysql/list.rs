@@ -20,7 +20,7 @@ use crate::cursor::START;
 /// As the status view derives it.
 pub(super) const STATUS: &str =
     "CASE WHEN published_at IS NOT NULL THEN 'SENT' WHEN dead_at IS NOT NULL THEN 'DEAD'
-    WHEN locked_at IS NOT NULL THEN 'PUBLISHING' WHEN attempts > 0 THEN 'FAILED' ELSE 'NEW' END";
+    WHEN locked_at IS NOT NULL OR {{in_flight}} THEN 'PUBLISHING' WHEN attempts > 0 THEN 'FAILED' ELSE 'NEW' END";
 
 /// The columns of an [`EventSummary`], in the order of [`summary`]. No payload: not everybody may read it.
 pub(super) const SUMMARY: &str = "event_id, sequence, tenant_id, topic, aggregate_type, aggregate_id, {{status}},

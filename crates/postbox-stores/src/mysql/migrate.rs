@@ -15,6 +15,7 @@ use super::error::classify;
 use super::history::{HistoryShape, name_of};
 use super::schema::{TableShape, columns, indexes, locate, quoted};
 use super::version::Server;
+use super::window;
 use crate::table::Template;
 
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
@@ -57,6 +58,7 @@ fn names(table: &TableName) -> Template {
         .with("idempotency_name", table.idempotency())
         .with("status_view", table.quoted_sibling(&format!("{name}_status"), '`'))
         .with("key", format!("'{name}'"))
+        .with("in_flight", window::in_flight(table))
         .with("event_id_text", uuid("event_id"))
         .with("tenant_id_text", uuid("tenant_id"))
 }
@@ -230,11 +232,18 @@ async fn system_steps(
     for (system, sql) in [
         ("postbox_relay", include_str!("migrations/relay.sql")),
         ("postbox_audit", include_str!("migrations/audit.sql")),
+        ("postbox_window", include_str!("migrations/window.sql")),
     ] {
-        if columns(connection, schema, system).await.map_err(classify)?.is_empty() {
+        let found = columns(connection, schema, system).await.map_err(classify)?;
+        if found.is_empty() {
             step(format!("+ table {system}"), sql, StepLock::None);
-        } else {
-            has_relay |= system == "postbox_relay";
+        } else if system == "postbox_relay" {
+            has_relay = true;
+            // Made by an earlier version.
+            if !found.iter().any(|column| column.name == window::SHARED_BY) {
+                let add = format!("ALTER TABLE {{{{relay}}}} ADD COLUMN {} VARCHAR(255)", window::SHARED_BY);
+                step(format!("+ column {} of postbox_relay", window::SHARED_BY), &add, StepLock::Short);
+            }
         }
     }
     let view = sqlx::query_scalar::<_, String>(
@@ -242,6 +251,8 @@ async fn system_steps(
     );
     let view = view.bind(schema).bind(format!("{}_status", table.table())).fetch_optional(&mut *connection);
     let view = view.await.map_err(classify)?;
+    // One that knows no owners is an earlier version's.
+    let view = view.filter(|sql| sql.contains("postbox_window"));
     let has_history = |sql: &String| sql.contains(&name_of(table));
     match (history, view) {
         (HistoryComing::None, Some(sql)) if !has_history(&sql) => {}

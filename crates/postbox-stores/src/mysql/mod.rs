@@ -62,11 +62,15 @@ mod list;
 mod list_of;
 pub mod migrate;
 mod ordered;
+mod own;
+mod owner;
+mod reading;
 mod row;
 mod schema;
 pub(crate) mod session;
 mod statements;
 mod store;
+mod strategy;
 mod survey;
 mod sweep;
 mod tenants;
@@ -75,6 +79,7 @@ mod transaction;
 pub(crate) mod tx;
 mod version;
 mod wake;
+mod window;
 
 use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlConnectOptions;
@@ -89,6 +94,8 @@ pub(crate) use link::open;
 pub use store::MySqlStore;
 pub use transaction::MySqlOutboxTransaction;
 pub use tx::SqlxMySql;
+
+pub use crate::strategy::Strategy;
 
 /// Parses a database URL, `mysql://…` or `mariadb://…`; the error shows no password. Sessions are in UTC and utf8mb4, whatever
 /// the URL or the server says.

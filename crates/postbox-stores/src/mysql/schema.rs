@@ -9,6 +9,7 @@ use sqlx::{MySqlConnection, Row as _};
 use super::error::classify;
 use super::history::name_of;
 use super::migrate::{AGGREGATES, ORDER, PENDING, TENANTS, TIME};
+use super::window;
 use crate::table::{Template, missing};
 
 /// The kinds of columns.
@@ -203,6 +204,12 @@ pub(super) async fn names(
     let (blocked, kept) = (include_str!("sql/blocked.sql"), include_str!("sql/kept.sql"));
     let (blocked, kept) =
         if ordered { (names.fill(blocked), names.fill(kept)) } else { ("0".into(), "FALSE".into()) };
+    let owners = window::are_there(connection, schema).await?;
+    let when = |condition: String| if owners { condition } else { "FALSE".to_owned() };
+    let names = names
+        .with("in_flight", when(window::in_flight(table)))
+        .with("unsettled", when(window::may_be_settled(table, "")))
+        .with("unsettled_moved", when(window::may_be_settled(table, "h.")));
     Ok(names.with("blocked", blocked).with("kept", kept))
 }
 

@@ -6,6 +6,7 @@ use postbox_core::store::Tenants;
 
 use super::gone::Gone;
 use super::history::Sent;
+use super::own::Own;
 use super::row::CONTENT;
 use super::tenants::{self, ByTenant};
 use crate::table::Template;
@@ -32,14 +33,18 @@ pub(super) struct Statements {
     pub(super) settle: String,
     pub(super) extend: String,
     pub(super) may_lead: String,
+    pub(super) place: String,
     pub(super) lead: String,
-    pub(super) epoch: String,
     pub(super) renew: String,
     pub(super) resign: String,
     pub(super) gate: String,
     pub(super) mark: String,
     /// Where delivered rows do not stay.
     pub(super) gone: Option<Gone>,
+    /// Where the relay owns the table.
+    pub(super) own: Option<Own>,
+    /// Where the tables of relays know of owners.
+    pub(super) owners: Option<Owners>,
     pub(super) letters: String,
     pub(super) lock_letters: String,
     pub(super) lease_letters: String,
@@ -51,12 +56,60 @@ pub(super) struct Statements {
     pub(super) audit: String,
 }
 
-/// Whether the place of the active relay is free for a relay, by its name, which holds the session lock or not.
-const TAKEABLE: &str = "(holder IS NULL OR holder = ? OR COALESCE(expires_at, '1970-01-01') < UTC_TIMESTAMP(6) OR (? AND session))";
+/// What relays of a table tell each other, where some own it and others share it.
+#[derive(Debug)]
+pub(super) struct Owners {
+    /// The strategy of the active relay and its name, and who shares the table, as far as they live.
+    pub(super) others: String,
+    pub(super) share: String,
+    pub(super) unshare: String,
+    /// What the last owner had in flight.
+    pub(super) window: String,
+    /// Charges an attempt for it.
+    pub(super) left_behind: String,
+    /// Begins a window.
+    pub(super) reign: String,
+}
 
-/// Whether a relay may work: the table, and twice the relay (null: many may work).
+impl Owners {
+    fn new(base: &Template) -> Self {
+        Self {
+            others: base.fill(
+                "SELECT CASE WHEN expires_at > UTC_TIMESTAMP(6) THEN strategy END, holder,
+                        CASE WHEN shared_until > UTC_TIMESTAMP(6) THEN shared_by END
+                 FROM {{relay}} WHERE tbl = ?",
+            ),
+            share: base.fill(
+                "UPDATE {{relay}} SET shared_by = ?, shared_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE tbl = ?",
+            ),
+            unshare: base.fill(
+                "UPDATE {{relay}} SET shared_by = NULL, shared_until = NULL WHERE tbl = ? AND shared_by = ?",
+            ),
+            window: base.fill("SELECT epoch, win, win_to FROM {{window}} WHERE tbl = ? FOR UPDATE"),
+            // They look like leases that ran out long ago, so that they are claimed one by one. What was put off since, or is somebody's,
+            // was not in flight.
+            left_behind: base.fill(
+                "UPDATE {{table}} FORCE INDEX (PRIMARY)
+                 SET locked_at = '1970-01-01 00:00:01', locked_by = 'left behind', attempts = GREATEST(attempts, 0) + 1
+                 WHERE sequence IN (<in>) AND available_at <= ?
+                   AND published_at IS NULL AND dead_at IS NULL AND locked_at IS NULL",
+            ),
+            reign: base.fill(
+                "INSERT INTO {{window}} (tbl, epoch) VALUES (?, ?) ON DUPLICATE KEY UPDATE epoch = ?, win = NULL, win_to = NULL",
+            ),
+        }
+    }
+}
+
+/// Whether the place of the active relay is free for a relay, by its name, which holds the session lock or not. Nobody owns what
+/// others share.
+const TAKEABLE: &str = "(holder IS NULL OR holder = ? OR COALESCE(expires_at, '1970-01-01') < UTC_TIMESTAMP(6) OR (? AND session))
+                   AND {{unshared}}";
+
+/// Whether a relay may work: the table, and twice the relay (null: many may work, unless somebody owns it).
 const MAY_WORK: &str = "EXISTS (SELECT 1 FROM {{relay}} AS r WHERE r.tbl = ? AND r.paused_at IS NULL
-                   AND (? IS NULL OR (r.holder = ? AND r.expires_at > UTC_TIMESTAMP(6))))";
+                   AND ((? IS NULL AND NOT COALESCE(r.strategy = 'owner' AND r.expires_at > UTC_TIMESTAMP(6), FALSE))
+                        OR (r.holder = ? AND r.expires_at > UTC_TIMESTAMP(6))))";
 
 /// What changes when somebody commits events: the last sequence, and how many rows could be claimed, as far as few can.
 const MARK: &str = "(SELECT sequence FROM {{table}} ORDER BY sequence DESC LIMIT 1),
@@ -69,10 +122,22 @@ const LOG: &str = "JSON_ARRAY_APPEND(
 const OLD_LOG: &str = "IF(COALESCE(JSON_TYPE(IF(JSON_VALID(t.attempts_log), t.attempts_log, 'null')), '') = 'ARRAY', t.attempts_log, '[]')";
 
 impl Statements {
-    pub(super) fn new(names: &Template, sent: &Sent, tenants: &Tenants) -> Self {
+    /// `owners` tells whether the tables of relays know of owners; `owned` is the table's key where the relay owns it.
+    pub(super) fn new(
+        names: &Template,
+        sent: &Sent,
+        tenants: &Tenants,
+        owners: bool,
+        owned: Option<&str>,
+    ) -> Self {
+        let unshared = match owned {
+            Some(_) => "(shared_until IS NULL OR shared_until < UTC_TIMESTAMP(6))",
+            None => "TRUE",
+        };
         let base = Template::default()
             .with("may_work", MAY_WORK)
             .with("takeable", TAKEABLE)
+            .with("unshared", unshared)
             .with("mark", MARK)
             .with("content", CONTENT)
             .with("log", LOG)
@@ -113,12 +178,15 @@ impl Statements {
             settle: base.fill(include_str!("sql/settle.sql")),
             extend: base.fill(include_str!("sql/extend.sql")),
             may_lead: base.fill("SELECT {{takeable}} FROM {{relay}} WHERE tbl = ?"),
-            lead: base.fill(
-                "UPDATE {{relay}} SET epoch = epoch + 1, strategy = 'lease', holder = ?, session = ?,
-                     expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
-                 WHERE {{takeable}} AND tbl = ?",
+            // Locked: a settle that is under way is waited for, and one that comes later sees the next epoch.
+            place: base.fill(
+                "SELECT {{takeable}}, COALESCE(holder = ?, FALSE), epoch FROM {{relay}} WHERE tbl = ? FOR UPDATE",
             ),
-            epoch: base.fill("SELECT epoch FROM {{relay}} WHERE tbl = ?"),
+            lead: base.fill(
+                "UPDATE {{relay}} SET epoch = ?, strategy = ?, holder = ?, session = ?,
+                     expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
+                 WHERE tbl = ?",
+            ),
             renew: base.fill(
                 "UPDATE {{relay}} SET expires_at = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, session = ?
                  WHERE tbl = ? AND holder = ?",
@@ -126,12 +194,18 @@ impl Statements {
             resign: base
                 .fill("UPDATE {{relay}} SET holder = NULL, expires_at = NULL WHERE tbl = ? AND holder = ?"),
             gate: base.fill(
-                "SELECT paused_at IS NOT NULL, COALESCE(? IS NULL OR (holder = ? AND expires_at > UTC_TIMESTAMP(6)), FALSE),
+                "SELECT paused_at IS NOT NULL,
+                        CASE WHEN ? IS NULL THEN NOT COALESCE(strategy = 'owner' AND expires_at > UTC_TIMESTAMP(6), FALSE)
+                             ELSE COALESCE(holder = ? AND expires_at > UTC_TIMESTAMP(6), FALSE) END,
                         UTC_TIMESTAMP(6), {{mark}}
                  FROM {{relay}} WHERE tbl = ?",
             ),
             mark: base.fill("SELECT {{mark}}"),
             gone: Gone::new(&base, sent),
+            own: owned.map(|key| {
+                Own::new(&base, key, sent, [&format!("(locked_at IS NULL OR {expired})"), unlocked])
+            }),
+            owners: owners.then(|| Owners::new(&base)),
             letters: base.fill(include_str!("sql/letters.sql")),
             lock_letters: base.fill(include_str!("sql/lock_letters.sql")),
             lease_letters: base.fill(include_str!("sql/lease_letters.sql")),
@@ -174,8 +248,11 @@ mod tests {
 
     /// A statement with values in its places: what kind they are of makes no difference here.
     fn with_values(sql: &str) -> String {
-        let sql =
-            sql.replace("<in>", "11, 12, 13").replace("<topics>", "TRUE").replace("LIMIT ?", "LIMIT 10");
+        let sql = sql
+            .replace("<in>", "11, 12, 13")
+            .replace("<topics>", "TRUE")
+            .replace("<beyond>", "sequence + 0 NOT IN (4, 5)")
+            .replace("LIMIT ?", "LIMIT 10");
         // A list of aggregates, and documents.
         let sql = sql.replace("aggregate_id IN (11, 12, 13)", "aggregate_id IN ('11', '12')");
         sql.replace("JSON_TABLE(?", "JSON_TABLE('[[1, \"a\", 1]]'").replace('?', "'2020-01-01'")
@@ -201,7 +278,9 @@ mod tests {
         ] {
             db.sql(life);
             let names = names(&mut connection, &db.name, &table).await.unwrap();
-            let s = Statements::new(&names, &Sent::Kept, &Tenants { fair: true, ..Tenants::default() });
+            let tenants = Tenants { fair: true, ..Tenants::default() };
+            let s = Statements::new(&names, &Sent::Kept, &tenants, true, Some("org_outbox"));
+            let (own, owners) = (s.own.as_ref().unwrap(), s.owners.as_ref().unwrap());
             for (sql, wanted, sorts) in [
                 (&s.pick_waiting, pending, false),
                 (&s.pick_suspect, pending, false),
@@ -215,6 +294,13 @@ mod tests {
                 (&s.held, key, false),
                 (&s.settle, key, false),
                 (&s.extend, key, false),
+                (&own.waiting, pending, false),
+                (&own.probe, pending, false),
+                (&own.large, key, false),
+                (&own.delivered[0], key, false),
+                (&own.held, key, false),
+                (&own.settle, key, false),
+                (&owners.left_behind, key, false),
                 (&s.ahead, "org_outbox_unpublished_by_sequence", false),
                 (&s.verify_blocking, "org_outbox_unpublished_by_aggregate", false),
                 // Of dead events alone.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
@@ -20,19 +21,23 @@ use super::leader::lock_name;
 use super::link::{Link, OPERATION_LIMIT, Taken, Tries};
 use super::list_of::{bind_list, with_list};
 use super::ordered::expect_order;
+use super::owner::is_owned;
 use super::schema::{TableShape, is_ordered, locate, names};
 use super::statements::Statements;
+use super::strategy;
 use super::version::Server;
 use super::wake::Watch;
+use super::window::{Window, are_there};
 use crate::ahead::Fate;
 use crate::ordered::fate;
 use crate::sequenced::{claims_of, fence, key_of, sequence_of, verdict};
+use crate::strategy::Strategy;
 use crate::tenants::check as check_tenants;
 
 /// An outbox table in MySQL or MariaDB, for one relay.
 ///
-/// It holds up to four connections of its own: one claims, one settles meanwhile, one looks for commits, and one holds the
-/// lock of the active relay.
+/// It holds up to five connections of its own: one claims, one settles meanwhile, one looks for commits, one holds the lock of the
+/// active relay, and one writes down what that has in flight, if it owns the table.
 #[derive(Debug, Clone)]
 pub struct MySqlStore(pub(super) Arc<Inner>);
 
@@ -42,10 +47,13 @@ pub(super) struct Inner {
     pub(super) label: Arc<str>,
     pub(super) claims: Link,
     pub(super) settles: Link,
+    /// Writes down what an owner has in flight.
+    pub(super) journals: Link,
     pub(super) watch: Link,
     /// Holds the lock, and does nothing else.
     pub(super) session: Link,
     pub(super) single_active: bool,
+    pub(super) strategy: Strategy,
     pub(super) history: History,
     /// This incarnation of the relay: never used again.
     pub(super) holder: String,
@@ -60,6 +68,10 @@ pub(super) struct Inner {
     pub(super) turned: Notify,
     pub(super) clock: Clock,
     pub(super) seen: Watch,
+    /// What an owner has in flight.
+    pub(super) window: std::sync::Mutex<Window>,
+    /// The answer to the last settle of an owner's rows was lost.
+    pub(super) unsure: AtomicBool,
 }
 
 /// What is known of the table once it was looked at.
@@ -70,6 +82,13 @@ pub(super) struct Opened {
     pub(super) key: String,
     /// The name of the active relay's lock.
     pub(super) lock: String,
+}
+
+impl Opened {
+    /// Whether the relay owns the table.
+    pub(super) fn owns(&self) -> bool {
+        self.statements.own.is_some()
+    }
 }
 
 impl Inner {
@@ -93,16 +112,42 @@ impl Inner {
             let indexed = !names.fill("{{by_tenants_waiting}}").is_empty();
             check_tenants(&self.tenants, &table, self.order, self.single_active, indexed)?;
         }
-        link.keep();
-        Ok(Opened {
-            statements: Statements::new(&names, &sent, &self.tenants),
+        let owners = are_there(connection, &schema).await?;
+        let (single, order) = (self.single_active, self.order);
+        let owns = strategy::owns(self.strategy, &table, owners, single, order, &self.tenants)?;
+        let owned = owns.then(|| table.table());
+        let opened = Opened {
+            statements: Statements::new(&names, &sent, &self.tenants, owners, owned),
             key: table.table().to_owned(),
             lock: lock_name("relay", &schema, &table),
-        })
+        };
+        self.check_others(connection, &opened).await?;
+        link.keep();
+        Ok(opened)
     }
 
+    /// Writes what became of rows. Those that a relay owns are fenced by its place, the others by their leases.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
+        let owned: Vec<&Settlement> = settlements.iter().filter(|one| is_owned(&one.lease)).collect();
+        let Some(own) = opened.statements.own.as_ref().filter(|_| !owned.is_empty()) else {
+            return self.settle_leased(opened, settlements).await;
+        };
+        let mut settled = Settled::default();
+        if owned.len() < settlements.len() {
+            let leased: Vec<Settlement> =
+                settlements.iter().filter(|one| !is_owned(&one.lease)).cloned().collect();
+            settled = self.settle_leased(opened, &leased).await?;
+        }
+        settled.lost.extend(self.settle_own(own, owned).await?);
+        Ok(settled)
+    }
+
+    async fn settle_leased(
+        &self,
+        opened: &Opened,
+        settlements: &[Settlement],
+    ) -> Result<Settled, StoreError> {
         let lost: Vec<Uuid> = match (claims_of(settlements), &opened.statements.gone) {
             (Some(claims), None) => self.settle_delivered(opened, claims).await?,
             (claims, Some(gone)) => self.settle_gone(opened, gone, settlements, claims).await?,
@@ -190,8 +235,18 @@ impl Inner {
         Ok(lost)
     }
 
-    async fn extend(&self, leases: &[Lease]) -> Result<Vec<Lease>, StoreError> {
+    /// Rows of an owner have no lease of their own: they last as long as the table is its own.
+    async fn extend_all(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
         let opened = self.opened().await?;
+        let (owned, others): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(is_owned);
+        let mut lost = if others.is_empty() { Vec::new() } else { self.extend(opened, &others).await? };
+        if let Some(own) = &opened.statements.own {
+            lost.extend(self.lost_reigns(own, owned).await?);
+        }
+        Ok(lost)
+    }
+
+    async fn extend(&self, opened: &Opened, leases: &[Lease]) -> Result<Vec<Lease>, StoreError> {
         let mut sorted: Vec<&Lease> = leases.iter().collect();
         sorted.sort_unstable_by_key(|lease| sequence_of(lease.row));
         let (statements, document) = (&opened.statements, fence(sorted.into_iter()));
@@ -274,7 +329,7 @@ impl Store for MySqlStore {
     }
 
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
-        self.0.extend(&leases).await
+        self.0.extend_all(leases).await
     }
 
     async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
@@ -290,6 +345,7 @@ impl Store for MySqlStore {
     }
 
     fn forget(&self, leases: &[Lease]) {
+        self.0.let_go(leases);
         if self.0.order != Order::None {
             self.0.tell(leases.iter().map(|lease| (sequence_of(lease.row), Fate::Lost)));
         }
@@ -302,7 +358,7 @@ impl Store for MySqlStore {
 
     async fn close(&self) {
         self.0.resign().await;
-        for link in [&self.0.claims, &self.0.settles, &self.0.watch, &self.0.session] {
+        for link in [&self.0.claims, &self.0.settles, &self.0.journals, &self.0.watch, &self.0.session] {
             link.close().await;
         }
     }

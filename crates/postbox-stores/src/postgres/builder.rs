@@ -15,7 +15,7 @@ use super::durable::Durable;
 use super::link::Link;
 use super::signal::Heard;
 use super::store::{Inner, PgStore};
-use super::strategy::{LEADER_TTL, Strategy};
+use crate::strategy::{LEADER_TTL, Strategy};
 
 /// Builds a [`PgStore`].
 #[derive(Debug, Clone)]

@@ -19,7 +19,6 @@ use uuid::Uuid;
 use super::claim::standing;
 use super::error::{classify, within};
 use super::fan;
-use super::keys::Keys;
 use super::link::OPERATION_LIMIT;
 use super::place::{self, Place};
 use super::reading::{Batch, Reign};
@@ -27,6 +26,7 @@ use super::settling::Verdicts;
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use crate::cursor::{Key, START};
+use crate::keys::Keys;
 
 /// What every token of an owner starts with; the epoch follows.
 const OWNED: &str = "own/";

@@ -14,11 +14,11 @@ use uuid::Uuid;
 
 use super::claim::{ClaimState, Position, standing};
 use super::owner::{self, Spot};
-use super::ranges::Ranges;
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use super::strands::FIRST_STRAND;
 use super::view::Sight;
+use crate::ranges::Ranges;
 
 /// What was read ahead is not used when it is older than this.
 const FRESH: Duration = Duration::from_millis(500);

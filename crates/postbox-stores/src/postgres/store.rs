@@ -26,9 +26,10 @@ use super::owner::Window;
 use super::schema::TableShape;
 use super::signal::Heard;
 use super::statements::Statements;
-use super::strategy::Strategy;
+use super::strategy;
 use super::tenants;
 use super::wake::Wake;
+use crate::strategy::Strategy;
 use crate::tenants::check as check_tenants;
 
 /// An outbox table in PostgreSQL, for one relay.
@@ -183,7 +184,7 @@ impl Inner {
         }
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
-        let owns = self.strategy.owns(&key, layout, self.single_active, &self.tenants)?;
+        let owns = strategy::owns(self.strategy, &key, layout, self.single_active, &self.tenants)?;
         let wake = (!pooled).then(|| Wake::new(self.claims.options().clone(), shape.oid));
         let statements = Statements::new(&shape, &sent, &self.tenants, pooled);
         let opened = Opened { statements, layout, ordered, owns, pooled, key, lock, wake };

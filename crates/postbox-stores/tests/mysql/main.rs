@@ -6,11 +6,14 @@ mod faults;
 mod idempotency;
 mod migrations;
 mod order;
+mod strategies;
 mod subject;
+mod windows;
 
 use subject::{Shape, Table};
 
 postbox_testkit::store_suite!(migrated, Table::new(Shape::Migrated));
+postbox_testkit::store_suite!(leasing, Table::new(Shape::Leasing));
 postbox_testkit::store_suite!(ordered, Table::new(Shape::Ordered));
 postbox_testkit::store_suite!(moving, Table::new(Shape::Moving));
 postbox_testkit::tenants_suite!(fair, Table::new(Shape::Fair));

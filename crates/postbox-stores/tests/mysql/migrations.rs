@@ -44,6 +44,8 @@ async fn up_is_idempotent_and_repairs() {
         ("alter table org_outbox_history drop column redrives", "+ column `redrives` of org_outbox_history"),
         ("drop view org_outbox_status", "+ status view"),
         ("drop table postbox_audit", "+ table postbox_audit"),
+        ("drop table postbox_window", "+ table postbox_window"),
+        ("alter table postbox_relay drop column shared_by", "+ column shared_by of postbox_relay"),
         ("delete from postbox_relay", "+ row in postbox_relay"),
         (
             "alter table org_outbox drop index org_outbox_pending_by_available, add index org_outbox_pending_by_available (topic)",
@@ -76,9 +78,9 @@ async fn printed_migrations_are_the_same() {
             assert!(refused.contains("OUTBOX_NOT_EMPTY"), "{refused}");
             db.sql("update org_outbox set published_at = utc_timestamp(6)");
             db.sql(&back);
-            assert_eq!(db.sql("show tables"), "postbox_audit\npostbox_relay");
+            assert_eq!(db.sql("show tables"), "postbox_audit\npostbox_relay\npostbox_window");
             assert_eq!(db.sql("select count(*) from postbox_relay"), "0");
-            db.sql("drop table postbox_audit, postbox_relay");
+            db.sql("drop table postbox_audit, postbox_relay, postbox_window");
         }
     }
 }
@@ -101,7 +103,7 @@ async fn down_refuses_what_waits_and_what_is_not_ours() {
     down(&mut connection, &table, true).await.unwrap();
     assert_eq!(
         db.sql("show tables"),
-        "org_outbox_history\npostbox_audit\npostbox_relay",
+        "org_outbox_history\npostbox_audit\npostbox_relay\npostbox_window",
         "another's table stays"
     );
 }

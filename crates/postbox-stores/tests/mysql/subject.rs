@@ -5,7 +5,7 @@ use std::time::Duration;
 use postbox_core::{EventId, History, Order, Outbox, Receipt, Record, TableName, Tenants, UnitOfWork};
 use postbox_stores::mysql::migrate::{Extras, Ordered};
 use postbox_stores::mysql::{
-    MySqlAdmin, MySqlOutboxTransaction, MySqlStore, SqlxMySql, connect_options, migrate,
+    MySqlAdmin, MySqlOutboxTransaction, MySqlStore, SqlxMySql, Strategy, connect_options, migrate,
 };
 use postbox_testkit::suite::{Features, OpenTransaction, RowState, Subject};
 use postbox_testkit::{MariaDb, MariaDbServer};
@@ -15,7 +15,10 @@ use sqlx::{MySql, Row as _, Transaction};
 /// What a table has beyond the usual, and what its relays do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
+    /// A relay that is alone owns its rows.
     Migrated,
+    /// Rows are always leased.
+    Leasing,
     /// With the indexes for order.
     Ordered,
     /// Its relays move what was published.
@@ -51,6 +54,15 @@ impl Table {
         };
         migrate::up_with(&mut pool.acquire().await.unwrap(), &name, extras, |_| {}).await.unwrap();
         Self { db, name, options, pool, shape }
+    }
+
+    /// Where rows can be owned, the suite sees that.
+    fn strategy(&self, single_active: bool) -> Strategy {
+        match self.shape {
+            Shape::Migrated | Shape::Moving if single_active => Strategy::Owner,
+            Shape::Leasing => Strategy::Lease,
+            _ => Strategy::Auto,
+        }
     }
 
     async fn has_history(&self) -> bool {
@@ -178,8 +190,11 @@ impl Subject for Table {
 
     fn store_with(&self, single_active: bool, history: History) -> MySqlStore {
         let store = MySqlStore::builder(self.options.clone(), self.name.clone());
+        // Tests share a table by hand, then have it owned: nobody waits for the time of those that share to be over.
+        let store = if single_active { store } else { store.leader_ttl(Duration::from_millis(1)) };
         let tenants = Tenants { fair: self.shape == Shape::Fair, ..Tenants::default() };
-        store.single_active(single_active).history(history).tenants(tenants).build()
+        let store = store.single_active(single_active).strategy(self.strategy(single_active));
+        store.history(history).tenants(tenants).build()
     }
 
     fn tenants_store(&self, tenants: &Tenants, single_active: bool) -> MySqlStore {

@@ -86,8 +86,11 @@ pub async fn down(
         let history = HistoryShape::find(connection, &schema, &table).await.map_err(classify)?.is_some();
         let inbox = InboxShape::is_there(connection, &schema, &table).await?;
         let idempotency = idempotency::is_there(connection, &schema, &table).await?;
-        let there = Extras { history, inbox, idempotency, ..Extras::default() };
-        for sql in drops(there).filter(|sql| relay || !sql.contains("{{relay}}")) {
+        let window = !columns(connection, &schema, "postbox_window").await.map_err(classify)?.is_empty();
+        let extras = Extras { history, inbox, idempotency, ..Extras::default() };
+        let there =
+            |sql: &&str| (relay || !sql.contains("{{relay}}")) && (window || !sql.contains("{{window}}"));
+        for sql in drops(extras).filter(there) {
             run(connection, &template.fill(sql)).await?;
         }
         Ok(())
@@ -100,13 +103,14 @@ pub async fn down(
 const DROP_HISTORY: &str = "DROP TABLE IF EXISTS {{history}}";
 const DROP_INBOX: &str = "DROP TABLE IF EXISTS {{inbox}}";
 const DROP_CALLS: &str = "DROP TABLE IF EXISTS {{idempotency}}";
-const DROPS: [&str; 6] = [
+const DROPS: [&str; 7] = [
     "DROP VIEW IF EXISTS {{status_view}}",
     "DROP TABLE {{table}}",
     DROP_HISTORY,
     DROP_INBOX,
     DROP_CALLS,
     "DELETE FROM {{relay}} WHERE tbl = {{key}}",
+    "DELETE FROM {{window}} WHERE tbl = {{key}}",
 ];
 
 /// The statements that remove a table, and of the others what is there.

@@ -40,8 +40,13 @@ pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Resul
         up.push(template.fill(include_str!("../migrations/idempotency.sql")));
         up.push(idempotency::time_index(table));
     }
-    let rest =
-        [include_str!("../migrations/relay.sql"), include_str!("../migrations/audit.sql"), view, REGISTER];
+    let rest = [
+        include_str!("../migrations/relay.sql"),
+        include_str!("../migrations/audit.sql"),
+        include_str!("../migrations/window.sql"),
+        view,
+        REGISTER,
+    ];
     up.extend(rest.map(|sql| template.fill(sql)));
     Ok(match format {
         Format::Sql => join(&up),

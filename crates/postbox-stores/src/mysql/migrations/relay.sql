@@ -5,8 +5,8 @@ CREATE TABLE IF NOT EXISTS {{relay}} (
     session       BOOLEAN     NOT NULL DEFAULT FALSE,
     epoch         BIGINT      NOT NULL DEFAULT 0,
     expires_at    DATETIME(6),
+    shared_by     VARCHAR(255),
     shared_until  DATETIME(6),
-    win           LONGTEXT,
     paused_at     DATETIME(6),
     paused_by     TEXT,
     paused_reason TEXT

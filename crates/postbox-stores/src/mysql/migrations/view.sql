@@ -2,7 +2,7 @@ CREATE OR REPLACE VIEW {{status_view}} AS
 SELECT {{event_id_text}} AS event_id, sequence, {{tenant_id_text}} AS tenant_id, topic, aggregate_type, aggregate_id,
        CASE WHEN published_at IS NOT NULL THEN 'SENT'
             WHEN dead_at IS NOT NULL THEN 'DEAD'
-            WHEN locked_at IS NOT NULL THEN 'PUBLISHING'
+            WHEN locked_at IS NOT NULL OR {{in_flight}} THEN 'PUBLISHING'
             WHEN attempts > 0 THEN 'FAILED'
             ELSE 'NEW' END AS status,
        attempts, created_at, available_at, published_at, dead_at, dlq_at, locked_at, locked_by, last_error

@@ -1,6 +1,6 @@
 -- What the table holds: bounded work whatever its size.
 WITH waiting AS (
-    SELECT created_at, available_at, locked_at, last_error IS NULL AND attempts = 0 AS untried,
+    SELECT created_at, available_at, locked_at IS NOT NULL OR {{in_flight}} AS locked, last_error IS NULL AND attempts = 0 AS untried,
            last_error IS NULL AND attempts = 0 AND available_at > UTC_TIMESTAMP(6) AS scheduled
     FROM {{table}} {{by_pending}}
     WHERE published_at IS NULL AND dead_at IS NULL
@@ -8,7 +8,7 @@ WITH waiting AS (
     LIMIT 10000
 )
 SELECT COUNT(CASE WHEN NOT scheduled THEN 1 END),
-       COUNT(locked_at),
+       COUNT(CASE WHEN locked THEN 1 END),
        COUNT(CASE WHEN scheduled THEN 1 END),
        (SELECT COUNT(*) FROM (
            SELECT 1 FROM {{table}} {{by_pending}} WHERE published_at IS NULL AND dead_at IS NOT NULL LIMIT 10000

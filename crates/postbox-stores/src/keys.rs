@@ -7,7 +7,7 @@ use crate::cursor::Key;
 /// Rows come and go by batches that are mostly in order themselves. So they are noted as they come, and put in order when somebody
 /// looks: that costs little more than to read them once, and is asked for once or twice for a batch.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     /// By sequence, unless some have come since the last look; with those that are gone since then.
     all: Vec<(i64, OffsetDateTime)>,
     /// Each of them is among all.
@@ -16,13 +16,13 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub(super) fn add(&mut self, (at, sequence): Key) {
+    pub(crate) fn add(&mut self, (at, sequence): Key) {
         self.all.push((sequence, at));
         self.changed = true;
     }
 
     /// Takes out one that was added.
-    pub(super) fn remove(&mut self, (at, sequence): Key) {
+    pub(crate) fn remove(&mut self, (at, sequence): Key) {
         self.gone.push((sequence, at));
         self.changed = true;
         // Not kept for a look that may be long in coming.
@@ -33,20 +33,20 @@ impl Keys {
     }
 
     /// The bounds of their sequences: neighbours share a range, so that it is short for a window without holes, and exact for any.
-    pub(super) fn bounds(&mut self) -> Vec<i64> {
+    pub(crate) fn bounds(&mut self) -> Vec<i64> {
         let runs = self.in_order().chunk_by(|(a, _), (b, _)| a.checked_add(1) == Some(*b));
         runs.flat_map(|run| [run[0].0, run[run.len() - 1].0.saturating_add(1)]).collect()
     }
 
     /// The first and the last of the times since when they are due.
-    pub(super) fn span(&mut self) -> Option<(OffsetDateTime, OffsetDateTime)> {
+    pub(crate) fn span(&mut self) -> Option<(OffsetDateTime, OffsetDateTime)> {
         let mut times = self.in_order().iter().map(|(_, at)| *at);
         let first = times.next()?;
         Some(times.fold((first, first), |(from, to), at| (from.min(at), to.max(at))))
     }
 
     /// Whether some lie behind this place in the order of reading.
-    pub(super) fn go_beyond(&mut self, key: Key) -> bool {
+    pub(crate) fn go_beyond(&mut self, key: Key) -> bool {
         self.in_order().iter().any(|(sequence, at)| (*at, *sequence) > key)
     }
 

@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 /// Each range from its first number to before its end.
 #[derive(Debug, Default)]
-pub(super) struct Ranges(BTreeMap<i64, i64>);
+pub(crate) struct Ranges(BTreeMap<i64, i64>);
 
 impl Ranges {
     /// From bounds: the first number of each range, then its end.
-    pub(super) fn of(bounds: &[i64]) -> Self {
+    pub(crate) fn of(bounds: &[i64]) -> Self {
         Self(bounds.as_chunks::<2>().0.iter().map(|[first, end]| (*first, *end)).collect())
     }
 
-    pub(super) fn has(&self, number: i64) -> bool {
+    pub(crate) fn has(&self, number: i64) -> bool {
         self.0.range(..=number).next_back().is_some_and(|(_, end)| number < *end)
     }
 
-    pub(super) fn extend(&mut self, mut numbers: Vec<i64>) {
+    pub(crate) fn extend(&mut self, mut numbers: Vec<i64>) {
         numbers.sort_unstable();
         for run in numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b)) {
             self.add(run[0], run[run.len() - 1].saturating_add(1));

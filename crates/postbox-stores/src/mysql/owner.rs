@@ -1,0 +1,279 @@
+//! Ownership: the active relay reads its table and writes no claim. What it has in flight, its window, stands in `postbox_window`, so
+//! that a successor knows it; the relay's row is the fence of every settle.
+//!
+//! Rows that are locked are left alone: hot ones belong to the process that wrote them, and those whose lease ran out, or
+//! that a predecessor left behind, are claimed one by one, by lease.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+
+use postbox_core::store::{Lease, Settlement, Token, Verdict};
+use postbox_core::{StoreError, StoreErrorKind};
+use sqlx::AssertSqlSafe;
+use uuid::Uuid;
+
+use super::clock::at;
+use super::error::{classify, within};
+use super::link::{OPERATION_LIMIT, Taken, Tries, say};
+use super::list_of::{bind_list, with_list};
+use super::own::Own;
+use super::store::Inner;
+use super::window::Window;
+use crate::cursor::Key;
+use crate::sequenced::{fence, sequence_of};
+
+/// What every token of an owner starts with; the epoch follows.
+const OWNED: &str = "own/";
+
+/// Whether a row was read by its owner and not leased.
+pub(super) fn is_owned(lease: &Lease) -> bool {
+    lease.token.starts_with(OWNED)
+}
+
+/// The token of an owner's rows.
+pub(super) fn token(epoch: i64) -> Token {
+    format!("{OWNED}{epoch}").into()
+}
+
+/// The epoch that a row was read in.
+fn epoch_of(token: &str) -> i64 {
+    token.strip_prefix(OWNED).and_then(|epoch| epoch.parse().ok()).unwrap_or(-1)
+}
+
+/// A row that nobody has to write anything for: it was only read.
+fn needs_no_write(settlement: &Settlement) -> bool {
+    settlement.sinks_done.is_empty()
+        && matches!(settlement.verdict, Verdict::Release { after: None, reason: None })
+}
+
+/// The rows of a reign that all arrived, by the attempts that they had before; none if some did not.
+fn all_arrived(settlements: &[&Settlement]) -> Option<BTreeMap<i32, Vec<i64>>> {
+    let mut groups: BTreeMap<i32, Vec<i64>> = BTreeMap::new();
+    for Settlement { lease, verdict, .. } in settlements {
+        if *verdict != Verdict::Delivered {
+            return None;
+        }
+        groups.entry(lease.attempts - 1).or_default().push(sequence_of(lease.row));
+    }
+    // Rows are locked in this order by everybody (hazard 18).
+    for sequences in groups.values_mut() {
+        sequences.sort_unstable();
+    }
+    Some(groups)
+}
+
+impl Inner {
+    pub(super) fn window(&self) -> MutexGuard<'_, Window> {
+        // No change can panic half-way: the window stays whole whatever panics beside it.
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// These rows are not in flight any more, if they were.
+    pub(super) fn let_go<'a>(&self, leases: impl IntoIterator<Item = &'a Lease>) {
+        let mut window = self.window();
+        for lease in leases.into_iter().filter(|lease| is_owned(lease)) {
+            window.remove(epoch_of(&lease.token), sequence_of(lease.row));
+        }
+    }
+
+    /// The same, of rows that nobody has been handed.
+    pub(super) fn let_go_of(&self, epoch: i64, rows: &[Key]) {
+        let mut window = self.window();
+        for (_, sequence) in rows {
+            window.remove(epoch, *sequence);
+        }
+    }
+
+    /// Writes down what is in flight; what comes into it is dispatched after that. Answers whether the table is still this relay's
+    /// and not paused: else nothing was written. On a connection of its own, and a row of its own: neither reads nor settles are in
+    /// its way.
+    pub(super) async fn journal(&self, own: &Own, epoch: i64) -> Result<bool, StoreError> {
+        let (written, to) = self.window().written();
+        let mut tries = Tries::new();
+        loop {
+            let mut link = self.journals.take().await?;
+            let journal = sqlx::query(AssertSqlSafe(own.journal.as_str()))
+                .bind(&written)
+                .bind(to.map(at))
+                .bind(epoch)
+                .bind(&self.holder)
+                .bind(epoch)
+                .execute(&mut link.connection);
+            match within(OPERATION_LIMIT, journal).await {
+                Ok(done) => {
+                    link.keep();
+                    return Ok(done.rows_affected() > 0);
+                }
+                Err(error) => tries.again(link, error).await?,
+            }
+        }
+    }
+
+    /// Writes down that nothing is in flight.
+    pub(super) async fn clear(&self, own: &Own, epoch: i64) -> Result<(), StoreError> {
+        let mut link = self.journals.take().await?;
+        let clear = sqlx::query(AssertSqlSafe(own.clear.as_str())).bind(epoch).execute(&mut link.connection);
+        within(OPERATION_LIMIT, clear).await?;
+        link.keep();
+        Ok(())
+    }
+
+    /// Writes what became of an owner's rows; answers those that are not its own any more.
+    pub(super) async fn settle_own(
+        &self,
+        own: &Own,
+        settlements: Vec<&Settlement>,
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let (unwritten, rest): (Vec<_>, Vec<_>) = settlements.into_iter().partition(|s| needs_no_write(s));
+        self.let_go(unwritten.iter().map(|s| &s.lease));
+        // Rows of one reign have one fence.
+        let mut reigns: BTreeMap<&str, Vec<&Settlement>> = BTreeMap::new();
+        for settlement in rest {
+            reigns.entry(&settlement.lease.token).or_default().push(settlement);
+        }
+        let mut lost = Vec::new();
+        for (before, (token, settlements)) in reigns.into_iter().enumerate() {
+            let part = self.settle_reign(own, epoch_of(token), &settlements).await.inspect_err(|_| {
+                // What was settled before it comes again, and is as it was left then.
+                if before > 0 {
+                    self.unsure.store(true, Ordering::Relaxed);
+                }
+            })?;
+            self.let_go(settlements.iter().map(|s| &s.lease));
+            lost.extend(part);
+        }
+        Ok(lost)
+    }
+
+    async fn settle_reign(
+        &self,
+        own: &Own,
+        epoch: i64,
+        settlements: &[&Settlement],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let mut arrived = all_arrived(settlements);
+        let mut tries = Tries::new();
+        loop {
+            let mut link = self.settles.take().await?;
+            let settled = match &arrived {
+                Some(groups) => self.settle_arrived(&mut link, own, epoch, groups).await,
+                None => self.settle_each(&mut link, own, epoch, settlements).await.map(Some),
+            };
+            match settled {
+                Ok(Some(lost)) => {
+                    link.keep();
+                    self.unsure.store(false, Ordering::Relaxed);
+                    return Ok(lost);
+                }
+                // Some were not as they had been read: which, is for the longer way to find out.
+                Ok(None) => {
+                    link.keep();
+                    arrived = None;
+                }
+                Err(error) => {
+                    // A refusal is an answer: only a lost one leaves the result unknown.
+                    if error.kind() == StoreErrorKind::Connection {
+                        self.unsure.store(true, Ordering::Relaxed);
+                    }
+                    tries.again(link, error).await?;
+                }
+            }
+        }
+    }
+
+    /// Begins a transaction during which nobody takes the table over; answers whether it is still this relay's.
+    async fn begin_fenced(&self, link: &mut Taken<'_>, own: &Own, epoch: i64) -> Result<bool, StoreError> {
+        let sql = own.fence.replace("<epoch>", &epoch.to_string());
+        let holder = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut link.connection);
+        let holder = within(OPERATION_LIMIT, holder).await?;
+        let holder = holder.first().map(|row| super::row::text(row, 0)).transpose().map_err(classify)?;
+        Ok(holder.flatten().is_some_and(|holder| holder == self.holder))
+    }
+
+    /// Everything arrived: one or two statements, and their usual answer is a number. None if some rows were not as they had been
+    /// read: then nothing was done.
+    async fn settle_arrived(
+        &self,
+        link: &mut Taken<'_>,
+        own: &Own,
+        epoch: i64,
+        groups: &BTreeMap<i32, Vec<i64>>,
+    ) -> Result<Option<Vec<Uuid>>, StoreError> {
+        let mut whole = self.begin_fenced(link, own, epoch).await?;
+        'all: for (attempts, sequences) in groups {
+            for sql in &own.delivered {
+                if !whole {
+                    break 'all;
+                }
+                let query = bind_list(sqlx::query(AssertSqlSafe(with_list(sql, sequences.len()))), sequences);
+                let done =
+                    within(OPERATION_LIMIT, query.bind(attempts).execute(&mut link.connection)).await?;
+                // One that replaces another in the history counts twice.
+                whole = done.rows_affected() >= sequences.len() as u64;
+            }
+        }
+        if whole {
+            link.commit().await?;
+            return Ok(Some(Vec::new()));
+        }
+        say(&mut link.connection, "ROLLBACK").await?;
+        Ok(None)
+    }
+
+    /// Some arrived, others did not, or were not as they had been read.
+    async fn settle_each(
+        &self,
+        link: &mut Taken<'_>,
+        own: &Own,
+        epoch: i64,
+        settlements: &[&Settlement],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let all = || settlements.iter().map(|settlement| settlement.lease.row);
+        let unsure = self.unsure.load(Ordering::Relaxed);
+        if !self.begin_fenced(link, own, epoch).await? {
+            say(&mut link.connection, "ROLLBACK").await?;
+            return Ok(all().collect());
+        }
+        let mut sorted: Vec<&Lease> = settlements.iter().map(|settlement| &settlement.lease).collect();
+        sorted.sort_unstable_by_key(|lease| sequence_of(lease.row));
+        let held = sqlx::query_scalar::<_, i64>(AssertSqlSafe(own.held.as_str()))
+            .bind(fence(sorted.into_iter()))
+            .fetch_all(&mut link.connection);
+        let held: HashSet<i64> = within(OPERATION_LIMIT, held).await?.into_iter().collect();
+        let is_held = |settlement: &&&Settlement| held.contains(&sequence_of(settlement.lease.row));
+        let leaves =
+            |settlement: &&&Settlement| settlement.verdict == Verdict::Delivered && !own.gone.is_empty();
+        let (gone, rest): (Vec<&&Settlement>, Vec<&&Settlement>) =
+            settlements.iter().filter(is_held).partition(leaves);
+        let gone: Vec<i64> = gone.iter().map(|settlement| sequence_of(settlement.lease.row)).collect();
+        for sql in own.gone.iter().filter(|_| !gone.is_empty()) {
+            let query = sqlx::query(AssertSqlSafe(with_list(sql, gone.len())));
+            within(OPERATION_LIMIT, bind_list(query, &gone).execute(&mut link.connection)).await?;
+        }
+        if !rest.is_empty() {
+            let document = self.document(rest.into_iter().copied());
+            let settle = sqlx::query(AssertSqlSafe(own.settle.as_str())).bind(document);
+            within(OPERATION_LIMIT, settle.execute(&mut link.connection)).await?;
+        }
+        link.commit().await?;
+        // After a settle whose answer was lost, the others may be as that one left them, and the table is this relay's.
+        Ok(all().filter(|row| !unsure && !held.contains(&sequence_of(*row))).collect())
+    }
+
+    /// Which of an owner's rows are another's by now: all of a reign that is over.
+    pub(super) async fn lost_reigns(&self, own: &Own, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+        let Some(first) = leases.first() else { return Ok(leases) };
+        let token = first.token.clone();
+        let mut link = self.settles.take().await?;
+        let mine = sqlx::query_scalar::<_, bool>(AssertSqlSafe(own.is_mine.as_str()))
+            .bind(&self.holder)
+            .bind(epoch_of(&token))
+            .fetch_one(&mut link.connection);
+        let mine = within(OPERATION_LIMIT, mine).await?;
+        link.keep();
+        let lost: Vec<Lease> = leases.into_iter().filter(|lease| !mine || lease.token != token).collect();
+        self.let_go(&lost);
+        Ok(lost)
+    }
+}
