@@ -114,7 +114,7 @@ fn an_operators_day() {
     let refused = place.run(&["migrate", "down", "--table", TABLE, "--yes"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("OUTBOX_NOT_EMPTY"), "{refused:#?}");
     place.ok(&["migrate", "down", "--table", TABLE, "--yes", "--discard-unpublished"]);
-    assert_eq!(place.db.sql("show tables"), "postbox_audit\npostbox_relay");
+    assert_eq!(place.db.sql("show tables"), "postbox_audit\npostbox_relay\npostbox_window");
 }
 
 /// What is broken is named by its code.
@@ -205,7 +205,7 @@ fn calls_by_idempotency_key_are_looked_after() {
         down.status.success() && said.contains("org_idempotency (calls by idempotency key)"),
         "{down:#?}"
     );
-    assert_eq!(place.db.sql("show tables"), "postbox_audit\npostbox_relay");
+    assert_eq!(place.db.sql("show tables"), "postbox_audit\npostbox_relay\npostbox_window");
 }
 
 /// What it cannot do is refused before anything happens.

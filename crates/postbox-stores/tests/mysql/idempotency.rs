@@ -174,7 +174,7 @@ async fn the_table_is_made_kept_and_removed() {
     assert!(up(Extras::default()).await.is_empty(), "what is there is kept without being asked for");
     assert!(migrate::has_idempotency(&mut connection, &table.name).await.unwrap());
     migrate::down(&mut connection, &table.name, false).await.unwrap();
-    assert_eq!(table.db.sql("SHOW TABLES"), "postbox_audit\npostbox_relay");
+    assert_eq!(table.db.sql("SHOW TABLES"), "postbox_audit\npostbox_relay\npostbox_window");
     // As printed, up and down and up again; and nothing is left to be done to what was printed.
     for format in [migrate::Format::Sql, migrate::Format::Goose] {
         let up = migrate::print_up_with(&table.name, format, with_calls()).unwrap();
@@ -182,7 +182,7 @@ async fn the_table_is_made_kept_and_removed() {
         let plan = migrate::plan_with(&mut connection, &table.name, with_calls()).await.unwrap();
         assert!(plan.steps.is_empty(), "{plan:#?}");
         table.db.sql(&migrate::print_down_with(&table.name, with_calls()).unwrap());
-        assert_eq!(table.db.sql("SHOW TABLES"), "postbox_audit\npostbox_relay");
+        assert_eq!(table.db.sql("SHOW TABLES"), "postbox_audit\npostbox_relay\npostbox_window");
     }
 }
 
