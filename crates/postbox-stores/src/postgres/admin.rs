@@ -384,3 +384,14 @@ impl SweepCount for PgAdmin {
         Ok(Due { published: number(0)?, dead: number(1)? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    /// ORDER BY means a name of the answer before it means a column: one that is given to something else sorts all that waits.
+    #[test]
+    fn counts_are_ordered_by_columns_of_the_index() {
+        let sql = include_str!("sql/counts.sql");
+        assert!(sql.contains("ORDER BY available_at, sequence"), "{sql}");
+        assert!(!sql.contains("AS available_at") && !sql.contains("AS sequence"), "{sql}");
+    }
+}
