@@ -100,11 +100,10 @@ impl<S: Store> Engine<S> {
         true
     }
 
-    /// Rows that one lane may hold: one batch at work, one in the queue, one being settled, and one that waits behind others.
+    /// Rows that one lane may hold: one batch at work, one in the queue, one being settled, and one that waits behind others, or to
+    /// be settled next. With three, the next claim waited for the end of a settle.
     pub(super) fn lane_capacity(&self) -> usize {
-        // Tenants that share it leave a quarter to each other.
-        let batches = if self.strands.ordered() || self.store.fair_tenants() { 4 } else { 3 };
-        (batches * self.settings.batch_size).max(self.settings.concurrency)
+        (4 * self.settings.batch_size).max(self.settings.concurrency)
     }
 
     pub(super) fn lane_bytes(&self) -> usize {

@@ -4,8 +4,25 @@
 //! (hazard 33). A commit that waits for the disk takes with it whatever was committed before. So what was seen before such a commit
 //! began is safe once that has ended, and nobody needs to wait for the disk on its account again.
 
+//!
+//! And where the server can say that the disk has everything, nobody waits at all: an event whose writer has waited is dispatched
+//! without a second wait.
+
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
+
+use sqlx::{AssertSqlSafe, PgConnection};
+
+/// Whether the disk has all that was ever committed. Where a standby has to have it, too, this disk says too little.
+pub(super) const DISK_HAS_ALL: &str = "current_setting('synchronous_standby_names') = ''
+            AND pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()";
+
+/// Whether this server can be asked that: some that speak PostgreSQL's language keep their log elsewhere.
+pub(super) async fn knows_its_disk(connection: &mut PgConnection) -> bool {
+    let asked =
+        sqlx::query_scalar::<_, bool>(AssertSqlSafe(format!("SELECT {DISK_HAS_ALL}"))).persistent(false);
+    asked.fetch_one(connection).await.is_ok()
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Durable(Mutex<Option<Instant>>);

@@ -3,6 +3,7 @@
 use postbox_core::Layout;
 use postbox_core::store::Tenants;
 
+use super::durable::DISK_HAS_ALL;
 use super::facts::FACTS;
 use super::fan::REMAINS;
 use super::history::Sent;
@@ -145,7 +146,12 @@ fn settles_alike(base: &Template, shape: &TableShape, sent: &Sent) -> String {
 
 impl Own {
     /// `topics` are the conditions for an ordinary claim and for a probe.
-    fn new(base: &Template, topics: [&str; 2], settle: String, settle_delivered: String) -> Self {
+    fn new(
+        base: &Template,
+        topics: [&str; 2],
+        (settle, settle_delivered): (String, String),
+        knows_its_disk: bool,
+    ) -> Self {
         let read = |unlocked: &str, topics: &str| {
             let base = base.clone().with("unlocked", unlocked).with("topics", topics);
             base.fill(include_str!("sql/own.sql"))
@@ -160,10 +166,8 @@ impl Own {
             payloads: base.fill(
                 "SELECT id, payload::text, payload_raw, content_type FROM {{table}} WHERE id = ANY ($1)",
             ),
-            journal: base.fill(JOURNAL),
-            // For rows that are on disk already: it does not wait for it. What a server that fails may forget of it is that rows were in
-            // flight, and they are still there.
-            journal_soon: base.fill(&format!("{JOURNAL}, set_config('synchronous_commit', 'off', true)")),
+            journal: base.fill(&journal(if knows_its_disk { Wait::IfNeeded } else { Wait::Always })),
+            journal_soon: base.fill(&journal(Wait::Never)),
             is_mine: base.fill(
                 "SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = $1 AND holder = $2 AND epoch = $3)",
             ),
@@ -176,15 +180,45 @@ impl Own {
     }
 }
 
-/// It commits synchronously, and with it whatever was committed before it: a writer may have left that to a crash (hazard 33).
-const JOURNAL: &str = "UPDATE {{relay}} SET win = $4, win_from = $5, win_to = $6,
-                              expires_at = clock_timestamp() + make_interval(secs => $7)
-                       WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL";
+/// Whether a journal waits for the disk.
+#[derive(Clone, Copy)]
+enum Wait {
+    /// It commits synchronously, and with it whatever was committed before it: a writer may have left that to a crash (hazard 33).
+    Always,
+    /// The same, unless the disk has that already.
+    IfNeeded,
+    /// For rows that are known to be there. What a server that fails may forget of it is that rows were in flight, and they are still
+    /// there.
+    Never,
+}
+
+fn journal(wait: Wait) -> String {
+    // In a table of its own: it is asked before the update writes to the log.
+    let (asked, commit) = match wait {
+        Wait::Always => (String::new(), ""),
+        Wait::IfNeeded => (
+            format!("FROM (SELECT {DISK_HAS_ALL}) AS disk (has_all)"),
+            ", CASE WHEN disk.has_all THEN set_config('synchronous_commit', 'off', true) END",
+        ),
+        Wait::Never => (String::new(), ", set_config('synchronous_commit', 'off', true)"),
+    };
+    format!(
+        "UPDATE {{{{relay}}}} SET win = $4, win_from = $5, win_to = $6,
+                expires_at = clock_timestamp() + make_interval(secs => $7)
+         {asked} WHERE tbl = $1 AND holder = $2 AND epoch = $3 RETURNING paused_at IS NOT NULL{commit}"
+    )
+}
 
 const EXPIRED: &str = "locked_at < now() - make_interval(secs => $5)";
 
 impl Statements {
-    pub(super) fn new(shape: &TableShape, sent: &Sent, tenants: &Tenants, pooled: bool) -> Self {
+    pub(super) fn new(
+        shape: &TableShape,
+        sent: &Sent,
+        tenants: &Tenants,
+        pooled: bool,
+        knows_its_disk: bool,
+    ) -> Self {
         let base = Template::of(&shape.name, '"')
             .with("mine", mine("$1"))
             .with("places", place::parameter("$6", pooled))
@@ -207,7 +241,7 @@ impl Statements {
         let (without, of) = (format!("topic <> ALL ($6){remains}"), format!("topic = ANY ($6){remains}"));
         let own = full.then(|| {
             let settle = settles(include_str!("sql/own_settle.sql"), include_str!("sql/own_gone.sql"));
-            Own::new(&base, [&without, &of], settle, settles_alike(&base, shape, sent))
+            Own::new(&base, [&without, &of], (settle, settles_alike(&base, shape, sent)), knows_its_disk)
         });
         let either = |bare: &str, whole: &str| base.fill(if full { whole } else { bare });
         Self {

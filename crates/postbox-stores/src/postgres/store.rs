@@ -16,7 +16,7 @@ use tokio::sync::{Mutex, Notify, OnceCell};
 use uuid::Uuid;
 
 use super::claim::ClaimState;
-use super::durable::Durable;
+use super::durable::{self, Durable};
 use super::error::within;
 use super::history::Sent;
 use super::link::{Link, OPERATION_LIMIT};
@@ -186,7 +186,7 @@ impl Inner {
         let lock = fnv1a(&format!("outbox:{key}"));
         let owns = strategy::owns(self.strategy, &key, layout, self.single_active, &self.tenants)?;
         let wake = (!pooled).then(|| Wake::new(self.claims.options().clone(), shape.oid));
-        let statements = Statements::new(&shape, &sent, &self.tenants, pooled);
+        let statements = Statements::new(&shape, &sent, &self.tenants, pooled, self.knows_its_disk().await?);
         let opened = Opened { statements, layout, ordered, owns, pooled, key, lock, wake };
         if layout == Layout::Full {
             let mut link = self.settles.take().await?;
@@ -194,6 +194,18 @@ impl Inner {
             link.keep().await?;
         }
         Ok(opened)
+    }
+
+    async fn knows_its_disk(&self) -> Result<bool, StoreError> {
+        let mut link = self.journals.take().await?;
+        let knows =
+            within(OPERATION_LIMIT, async { Ok(durable::knows_its_disk(&mut link.connection).await) })
+                .await?;
+        if knows {
+            // Else the connection goes with the transaction that has failed.
+            link.keep().await?;
+        }
+        Ok(knows)
     }
 }
 

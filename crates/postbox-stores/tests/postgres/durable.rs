@@ -28,8 +28,10 @@ async fn write_without_waiting(db: &TestDb) -> String {
 
 /// A server whose own writer of the log comes late.
 fn lazy_server() -> PgServer {
-    PgServer::with(&["fsync=on", "wal_writer_delay=10s", "autovacuum=off"])
+    PgServer::with(&LAZY)
 }
+
+const LAZY: [&str; 3] = ["fsync=on", "wal_writer_delay=10s", "autovacuum=off"];
 
 /// A store that has the table: whoever comes first takes it over, which is on disk in any case; what is meant are the claims after
 /// that.
@@ -76,6 +78,44 @@ async fn hazard_33_what_an_owner_claims_is_on_disk_behind_a_pooler() {
 #[tokio::test(flavor = "multi_thread")]
 async fn hazard_33_what_is_leased_is_on_disk() {
     Box::pin(claimed_is_on_disk(Strategy::Lease, false)).await;
+}
+
+/// A writer who has waited for the disk has done so for the relay, too.
+async fn claimed_without_a_wait(server: PgServer) -> bool {
+    let db = server.database();
+    let name: TableName = "public.org_outbox".parse().unwrap();
+    let options = connect_options(&db.url).unwrap();
+    migrate::up(&mut options.connect().await.unwrap(), &name, |_| {}).await.unwrap();
+    let store = PgStore::builder(options, name).strategy(Strategy::Owner).build();
+    has_the_table(&store).await;
+    // The server notes something in its log now and then by itself, and its own writer of the log may come just now.
+    for _ in 0..20 {
+        db.psql(
+            "INSERT INTO org_outbox (tenant_id, topic, payload, event_id)
+             VALUES (gen_random_uuid(), 'a.b.c.v1', '{}', gen_random_uuid())",
+        );
+        let claimed = claim(&store, 10).await;
+        assert!(!claimed.rows.is_empty(), "{claimed:?}");
+        let waited = db.psql("SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()") == "t";
+        store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        if !waited {
+            return true;
+        }
+    }
+    false
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_its_writer_has_waited_for_is_claimed_without_another_wait() {
+    assert!(Box::pin(claimed_without_a_wait(lazy_server())).await);
+}
+
+/// The disk of this server says nothing about that of another. (Nobody waits for the one that is not there: commits are local.)
+#[tokio::test(flavor = "multi_thread")]
+async fn where_a_standby_has_to_have_it_every_claim_waits() {
+    let standby = ["synchronous_standby_names=other", "synchronous_commit=local"];
+    let server = PgServer::with(&[LAZY.as_slice(), &standby].concat());
+    assert!(!Box::pin(claimed_without_a_wait(server)).await);
 }
 
 /// An owner reads ahead and does not wait for the disk where others have done so since: while writers who do not wait go on writing.
