@@ -4,7 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postbox_testkit::MariaDbServer;
 use serde_json::Value;
@@ -25,6 +25,7 @@ struct Run {
     /// How often health was asked for, and how often the measured database was not well.
     looks: usize,
     red: usize,
+    took: Duration,
 }
 
 /// Alternates the two, prints each run, then the medians and their ratio.
@@ -48,19 +49,21 @@ pub(crate) async fn run(events: usize, rounds: usize) {
         "drain of {events} events of PostgreSQL, its neighbour MariaDB up and idle, or stopped, {rounds} rounds"
     );
     let (mut up, mut stopped) = (Vec::new(), Vec::new());
-    let (mut memory, mut looks, mut red) = (0, 0, 0);
+    let (mut memory, mut looks, mut red, mut longest) = (0, 0, 0, Duration::ZERO);
     for round in 1..=rounds {
         for stop in [false, true] {
             bench.fill().await;
             let run = one(&bench, &program, &neighbour, stop).await;
             (memory, looks, red) = (memory.max(run.memory), looks + run.looks, red + run.red);
+            longest = longest.max(if stop { run.took } else { Duration::ZERO });
             if stop { &mut stopped } else { &mut up }.push(run.rate);
         }
         println!("round {round}: up {:>8.0}/s   stopped {:>8.0}/s", up[round - 1], stopped[round - 1]);
     }
     let (up, stopped) = (median(&mut up), median(&mut stopped));
     println!(
-        "median: up {up:.0}/s, stopped {stopped:.0}/s, ratio {:.2}, peak memory {memory} KiB, measured database not well: {red} of {looks} looks",
+        "median: up {up:.0}/s, stopped {stopped:.0}/s (for up to {} s), ratio {:.2}, peak memory {memory} KiB, measured database not well: {red} of {looks} looks",
+        longest.as_secs(),
         stopped / up
     );
 }
@@ -88,7 +91,7 @@ async fn one(
     }
     done(program(&["resume", "--database", MEASURED, "--table", TABLE]));
     let waits = "SELECT EXISTS (SELECT FROM bench_outbox WHERE published_at IS NULL)";
-    let (mut looks, mut red) = (0, 0);
+    let (mut looks, mut red, began) = (0, 0, Instant::now());
     while sqlx::query_scalar::<_, bool>(waits).fetch_one(&bench.pool).await.expect("an answer") {
         assert!(relay.0.try_wait().expect("its state").is_none(), "the relay ended early");
         looks += 1;
@@ -96,12 +99,12 @@ async fn one(
         red += usize::from(!well);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let memory = peak_memory(&relay.0);
+    let (memory, took) = (peak_memory(&relay.0), began.elapsed());
     drop(relay);
     if stop {
         neighbour.start_again();
     }
-    Run { rate: bench.rate(TOPIC).await, memory, looks, red }
+    Run { rate: bench.rate(TOPIC).await, memory, looks, red, took }
 }
 
 /// A relay that ends with the run, however that ends.

@@ -178,7 +178,13 @@ pub mod sqlite {
 
 /// Markers of drivers, by which their transactions are told apart. Nobody has to name them: pass the transaction to
 /// [`Outbox::enqueue`] or [`Inbox::record`].
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+#[cfg(any(
+    feature = "tokio-postgres",
+    feature = "diesel-postgres",
+    feature = "diesel-mysql",
+    feature = "diesel-sqlite",
+    feature = "sea-orm"
+))]
 pub mod tx {
     pub use postbox_stores::tx::*;
 }

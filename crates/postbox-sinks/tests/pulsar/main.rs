@@ -6,6 +6,9 @@
 mod detour;
 mod own;
 mod reader;
+#[path = "../support/mod.rs"]
+mod support;
+mod tls;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
