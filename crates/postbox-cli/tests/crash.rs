@@ -10,6 +10,8 @@ use uuid::Uuid;
 
 const LIMIT: Duration = Duration::from_mins(2);
 const KILLS: usize = 15;
+/// What a crash may repeat at most: four batches.
+const IN_FLIGHT: usize = 4 * 100;
 
 /// A migrated table, a file to deliver to, and relays that die.
 struct Scene {
@@ -151,7 +153,7 @@ fn twenty_thousand_events_through_fifteen_kills() {
     });
     oracle.expect_dead([]);
     // In flight are at most three batches of 100.
-    scene.judge(&oracle, KILLS * 300);
+    scene.judge(&oracle, KILLS * IN_FLIGHT);
 }
 
 /// P6: an orderly stop under load repeats nothing.
@@ -196,7 +198,7 @@ fn poison_that_aborts_the_process_takes_no_innocents_with_it() {
     let poison = scene.db.psql("SELECT event_id FROM org_outbox WHERE topic LIKE '%poison%'");
     oracle.expect_dead([poison.parse::<Uuid>().unwrap()]);
     // What was in flight beside it when it first struck; after that it is alone.
-    scene.judge(&oracle, 300);
+    scene.judge(&oracle, IN_FLIGHT);
     let error = scene.db.psql("SELECT last_error FROM org_outbox WHERE dead_at IS NOT NULL");
     assert!(error.starts_with("OUTBOX_EXHAUSTED"), "{error}");
 }
@@ -208,8 +210,8 @@ fn an_abort_at_any_point_loses_nothing() {
         ("claim.before", 0),
         ("claim.after", 0),
         ("dispatch.before", 0),
-        ("dispatch.after", 300),
-        ("settle.before", 300),
+        ("dispatch.after", IN_FLIGHT),
+        ("settle.before", IN_FLIGHT),
         ("settle.after", 0),
     ] {
         let scene = Scene::new();
@@ -243,7 +245,7 @@ fn a_stopped_leader_is_replaced_and_harmless_when_it_returns() {
     stopped.sigcont();
     scene.insert("org.thing.happened.v1", 100);
     scene.everything_published();
-    scene.judge(&scene.all_committed(), 300);
+    scene.judge(&scene.all_committed(), IN_FLIGHT);
 }
 
 /// Hazard 23: a handler that blocks the only threads there are must not keep the place for ever.

@@ -390,8 +390,8 @@ fn six_thousand_events_through_ten_kills() {
         oracle.delivered(line["event_id"].as_str().unwrap().parse().unwrap());
     }
     oracle.expect_dead([]);
-    // In flight are at most three batches of 100.
-    println!("{:?}", oracle.verdict(10 * 300).unwrap());
+    // In flight are at most four batches of 100.
+    println!("{:?}", oracle.verdict(10 * 4 * 100).unwrap());
 }
 
 /// Writes transactions of some events, every seventh rolled back, until it wrote so many.
