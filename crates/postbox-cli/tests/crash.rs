@@ -152,7 +152,7 @@ fn twenty_thousand_events_through_fifteen_kills() {
         }
     });
     oracle.expect_dead([]);
-    // In flight are at most three batches of 100.
+    // In flight are at most four batches of 100.
     scene.judge(&oracle, KILLS * IN_FLIGHT);
 }
 

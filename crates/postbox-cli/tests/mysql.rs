@@ -310,7 +310,7 @@ fn through_kills(oracle: &Oracle, migrate: &[&str], relay: &[&str]) {
         oracle.delivered_in(id, aggregate, line["sequence"].as_i64().unwrap());
     }
     oracle.expect_dead([]);
-    // In flight are at most three batches of 100 in each relay that is killed.
+    // In flight are at most four batches of 100 in each relay that is killed.
     let report = oracle.verdict(KILLS * IN_FLIGHT).unwrap();
     println!("{report:?}");
 }
