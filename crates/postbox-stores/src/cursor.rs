@@ -77,6 +77,7 @@ impl Cursor {
     }
 
     /// How soon it looks at what it has passed by; none if the last claim looked at everything.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "only PostgreSQL wakes its relays"))]
     pub(crate) fn goes_back_in(&self, now: Instant) -> Option<Duration> {
         self.read_on.then(|| self.pause().saturating_sub(now.duration_since(self.went_back)))
     }
@@ -88,6 +89,10 @@ impl Cursor {
     }
 
     /// The next claim reads from the start. What that costs is not forgotten.
+    #[cfg_attr(
+        not(any(feature = "postgres", feature = "mysql")),
+        allow(dead_code, reason = "only owners read ahead")
+    )]
     pub(crate) fn go_back(&mut self) {
         self.at = None;
     }

@@ -183,7 +183,7 @@ pub mod sqlite {
     feature = "diesel-postgres",
     feature = "diesel-mysql",
     feature = "diesel-sqlite",
-    feature = "sea-orm"
+    all(feature = "sea-orm", any(feature = "postgres", feature = "sqlite", feature = "mysql"))
 ))]
 pub mod tx {
     pub use postbox_stores::tx::*;
