@@ -32,7 +32,9 @@ impl<S: Store> Engine<S> {
             Asked::Rows(mode) => self.request(mode.clone(), self.limit(mode)),
         };
         if wanted == Asked::Rows(ClaimMode::Waiting) {
-            (self.left_out_tenants, self.tenants_have_less) = (!request.crowding.is_empty(), false);
+            let full = |lane: &Lane| !lane.circuit.is_open() && self.blocked(lane);
+            self.left_out_lanes = (0..self.lanes.len()).filter(|number| full(&self.lanes[*number])).collect();
+            (self.left_out_tenants, self.have_less) = (!request.crowding.is_empty(), false);
         }
         self.next_beat = now + self.settings.poll_interval;
         let store = self.store.clone();
@@ -195,7 +197,7 @@ impl<S: Store> Engine<S> {
                     }
                     Asked::Rows(ClaimMode::Waiting) => {
                         self.suspects.waiting |= claim.suspects;
-                        let more = claim.more || std::mem::take(&mut self.tenants_have_less);
+                        let more = claim.more || std::mem::take(&mut self.have_less);
                         self.next_claim = if more { now } else { soon };
                     }
                     Asked::Rows(ClaimMode::Probe(_)) => {

@@ -78,8 +78,10 @@ pub(super) struct Engine<S: Store> {
     pub(super) extend_pause: Instant,
     /// The last claim left out tenants that had their share: there may be more as soon as they have less.
     pub(super) left_out_tenants: bool,
+    /// And these lanes, which were full.
+    pub(super) left_out_lanes: Vec<usize>,
     /// They have less since that claim was asked.
-    pub(super) tenants_have_less: bool,
+    pub(super) have_less: bool,
     pub(super) failures: i32,
     pub(super) suspects: Suspects,
     pub(super) report: RunReport,
@@ -185,7 +187,8 @@ impl<S: Store> Engine<S> {
             next_beat: now,
             extend_pause: now,
             left_out_tenants: false,
-            tenants_have_less: false,
+            left_out_lanes: Vec::new(),
+            have_less: false,
             failures: 0,
             suspects: Suspects { waiting: false, turn: false, turn_since: None, not_before: now },
             report: RunReport::default(),

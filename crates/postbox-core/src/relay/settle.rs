@@ -187,8 +187,9 @@ impl<S: Store> Engine<S> {
             }
             self.failing.remove(&row);
         }
-        if self.left_out_tenants && self.failures == 0 {
-            (self.next_claim, self.tenants_have_less) = (now, true);
+        let has_room = |number: &usize| !self.blocked(&self.lanes[*number]);
+        if (self.left_out_tenants || self.left_out_lanes.iter().any(has_room)) && self.failures == 0 {
+            (self.next_claim, self.have_less) = (now, true);
         }
         self.report.delivered += delivered;
         if delivered > 0 {

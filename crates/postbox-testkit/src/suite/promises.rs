@@ -83,6 +83,7 @@ macro_rules! store_suite {
                 order_chaos: aggregates_keep_their_order_whatever_happens,
                 tenants: what_tenants_cannot_have_is_refused,
                 trouble: an_outage_costs_no_attempt_and_no_other_sink,
+                trouble: a_full_sink_goes_on_when_it_has_less,
                 trouble: an_outage_is_seen_in_the_table,
                 trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,
                 trouble: a_blocked_thread_times_out,

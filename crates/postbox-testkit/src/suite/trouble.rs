@@ -51,6 +51,24 @@ pub async fn an_outage_costs_no_attempt_and_no_other_sink<S: Subject>(subject: &
     assert_eq!(down.arrived().len(), 200);
 }
 
+/// One of several sinks that has as much as it may have goes on as soon as some of that is settled: the relay here looks by itself
+/// only every ten minutes.
+pub async fn a_full_sink_goes_on_when_it_has_less<S: Subject>(subject: &S) {
+    let ids = enqueue(subject, events(300)).await;
+    let (slow, other) = (Scripted::new(|_| Act::Slow(Duration::from_millis(2))), Scripted::ok());
+    let settings = Settings { batch_size: 10, poll_interval: Duration::from_mins(10), ..quick() };
+    let relay = Relay::builder(subject.store(true))
+        .route("org.**", slow.clone())
+        .route("**", other)
+        .settings(settings)
+        .build()
+        .unwrap()
+        .spawn();
+    arrived(&slow, &ids).await;
+    relay.shutdown().await.unwrap();
+    assert_eq!(slow.arrived().len(), ids.len(), "each once");
+}
+
 /// What its destination keeps waiting is not what somebody scheduled: it is late, and its row says why.
 pub async fn an_outage_is_seen_in_the_table<S: Subject>(subject: &S) {
     let id = enqueue(subject, events(1)).await[0];
