@@ -3,7 +3,6 @@
 //! A writer may leave its commit to a crash (`synchronous_commit = off`), and nothing is delivered that a crash can take back
 //! (hazard 33). A commit that waits for the disk takes with it whatever was committed before. So what was seen before such a commit
 //! began is safe once that has ended, and nobody needs to wait for the disk on its account again.
-
 //!
 //! And where the server can say that the disk has everything, nobody waits at all: an event whose writer has waited is dispatched
 //! without a second wait.

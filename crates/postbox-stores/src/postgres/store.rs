@@ -186,7 +186,9 @@ impl Inner {
         let lock = fnv1a(&format!("outbox:{key}"));
         let owns = strategy::owns(self.strategy, &key, layout, self.single_active, &self.tenants)?;
         let wake = (!pooled).then(|| Wake::new(self.claims.options().clone(), shape.oid));
-        let statements = Statements::new(&shape, &sent, &self.tenants, pooled, self.knows_its_disk().await?);
+        // Whoever leases has no journal, and no connection for one.
+        let knows_its_disk = owns && self.knows_its_disk().await?;
+        let statements = Statements::new(&shape, &sent, &self.tenants, pooled, knows_its_disk);
         let opened = Opened { statements, layout, ordered, owns, pooled, key, lock, wake };
         if layout == Layout::Full {
             let mut link = self.settles.take().await?;
