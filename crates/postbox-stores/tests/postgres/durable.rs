@@ -118,6 +118,31 @@ async fn where_a_standby_has_to_have_it_every_claim_waits() {
     assert!(!Box::pin(claimed_without_a_wait(server)).await);
 }
 
+/// Some servers do not say how far their log has come. Behind a pooler, where each operation is a transaction, that the question fails
+/// must not fail more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_tell_is_waited_for() {
+    let server = lazy_server();
+    let db = server.database();
+    db.psql("REVOKE EXECUTE ON FUNCTION pg_current_wal_flush_lsn() FROM PUBLIC");
+    db.psql("CREATE ROLE reticent LOGIN; GRANT ALL ON SCHEMA public TO reticent");
+    let name: TableName = "public.org_outbox".parse().unwrap();
+    let pooler = PgBouncer::in_front_of(&server).unwrap();
+    for url in [db.url.clone(), db.url_through(pooler.addr())] {
+        let options = connect_options(&url).unwrap().username("reticent");
+        let mut connection = options.clone().connect().await.unwrap();
+        migrate::up(&mut connection, &name, |_| {}).await.unwrap();
+        let store = PgStore::builder(options, name.clone()).strategy(Strategy::Owner).build();
+        has_the_table(&store).await;
+        let end = write_without_waiting(&db).await;
+        let claimed = claim(&store, 10).await;
+        assert!(!claimed.rows.is_empty(), "{claimed:?}");
+        assert_eq!(db.psql(&format!("SELECT pg_current_wal_flush_lsn() >= '{end}'")), "t");
+        store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        store.close().await;
+    }
+}
+
 /// An owner reads ahead and does not wait for the disk where others have done so since: while writers who do not wait go on writing.
 #[tokio::test(flavor = "multi_thread")]
 async fn hazard_33_what_an_owner_has_read_ahead_is_on_disk_when_it_is_claimed() {
