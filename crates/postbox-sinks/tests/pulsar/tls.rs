@@ -34,9 +34,12 @@ async fn tls_delivers_to_whom_it_trusts_alone() {
 
     let stranger = refused(&sink("127.0.0.1", &[]), &event(&topic, 1), Duration::from_secs(30)).await;
     assert_eq!(stranger.kind(), DispatchErrorKind::Unavailable, "{stranger}");
-    // The certificate does not name this host.
+    // It can be reached by this name, but its certificate has another. (The client's library does not say why it was refused.)
+    let plain = format!("pulsar://localhost:{}", server.addr().port());
+    deliver(&PulsarSink::new(&plain, options(&[])).unwrap(), &[event(&topic, 1)], Duration::from_mins(1))
+        .await;
     let other =
         refused(&sink("localhost", &[("tls_ca", &ca)]), &event(&topic, 1), Duration::from_secs(30)).await;
     assert_eq!(other.kind(), DispatchErrorKind::Unavailable, "{other}");
-    assert_eq!(read(&server, None, &topic).len(), all.len());
+    assert_eq!(read(&server, None, &topic).len(), all.len() + 1);
 }
