@@ -11,9 +11,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use postbox_core::OnDead;
 
+use crate::left_out::{Confirmed, Lane, LeftOut};
 use crate::seen::{Row, Seen};
 
 /// So many rows are remembered; beyond, what cannot be claimed anyway is forgotten until the next sweep.
@@ -26,14 +28,15 @@ const SHORT_RUN: usize = 10;
 const LONG_RUN: usize = 50;
 
 /// What became of a row that was claimed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It arrived.
     Delivered,
-    /// It waits again, with so many attempts; until then, if it is to be later.
+    /// It waits again, with so many attempts; until then, if it is to be later; these sinks have confirmed it.
     Back {
         attempts: i64,
         until: Option<i64>,
+        done: Box<[Arc<str>]>,
     },
     Dead,
     /// It is another relay's, or nobody knows.
@@ -61,8 +64,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) limit: usize,
     pub(crate) max_bytes: usize,
     pub(crate) max_attempts: i64,
-    /// Topics that are left out.
-    pub(crate) exclude: &'a HashSet<u64>,
+    pub(crate) left_out: &'a LeftOut,
 }
 
 #[derive(Debug)]
@@ -77,10 +79,11 @@ pub(crate) struct Ahead {
     ready: VecDeque<i64>,
     /// Those whose first row was left behind by a relay that died.
     suspects: VecDeque<i64>,
-    /// Those whose first row has a topic that is left out, by topic.
-    parked: HashMap<u64, VecDeque<i64>>,
+    /// Those whose first row is left out, by its lane.
+    parked: HashMap<Lane, VecDeque<i64>>,
     /// Those whose first row is for later.
     asleep: BinaryHeap<Reverse<(i64, i64)>>,
+    confirmed: Confirmed,
     rows: usize,
     /// The last sequence that was read.
     pub(crate) cursor: i64,
@@ -115,6 +118,7 @@ impl Ahead {
             suspects: VecDeque::new(),
             parked: HashMap::new(),
             asleep: BinaryHeap::new(),
+            confirmed: Confirmed::default(),
             rows: 0,
             cursor: i64::MIN,
             hungry: false,
@@ -124,7 +128,8 @@ impl Ahead {
     /// Begins again at the start. What is claimed is still claimed.
     pub(crate) fn restart(&mut self) {
         let claimed = std::mem::take(&mut self.claimed);
-        *self = Self::new(self.on_dead);
+        let confirmed = std::mem::take(&mut self.confirmed);
+        *self = Self { confirmed, ..Self::new(self.on_dead) };
         for row in claimed.values() {
             self.strands.entry(row.strand).or_default().claim(row);
         }
@@ -136,16 +141,17 @@ impl Ahead {
         !self.ready.is_empty()
     }
 
-    /// Whether there is something that a relay left behind when it died, of a topic that counts.
-    pub(crate) fn has_suspects(&self, counts: impl Fn(u64) -> bool) -> bool {
+    /// Whether there is something that a relay left behind when it died, of a lane that counts.
+    pub(crate) fn has_suspects(&self, counts: impl Fn(Lane, &Confirmed) -> bool) -> bool {
         let first = |strand: &i64| self.strands.get(strand)?.rows.front();
-        self.suspects.iter().filter_map(first).any(|row| counts(row.topic))
+        self.suspects.iter().filter_map(first).any(|row| counts(row.lane, &self.confirmed))
     }
 
     /// Takes in rows in the order in which they were read.
     pub(crate) fn take_in(&mut self, seen: impl Iterator<Item = Seen>, now: i64) {
-        for Seen { row, locked, dead } in seen {
+        for Seen { mut row, locked, dead, done } in seen {
             self.cursor = row.sequence;
+            row.lane.done = self.confirmed.with(0, &done);
             if self.claimed.contains_key(&row.sequence) {
                 if locked {
                     continue;
@@ -244,8 +250,9 @@ impl Ahead {
             Fate::Dead | Fate::Lost => return self.close(row.strand),
             // It will be read, and in its place: what is before it may have come back, too, and is not known yet.
             Fate::Back { .. } if sequence > self.cursor => {}
-            Fate::Back { attempts, until } => {
+            Fate::Back { attempts, until, done } => {
                 row.attempts = attempts;
+                row.lane.done = self.confirmed.with(row.lane.done, &done);
                 row.expired = false;
                 row.available_at = until.unwrap_or(row.available_at);
                 let place = strand.rows.partition_point(|other| other.sequence < sequence);
@@ -256,7 +263,7 @@ impl Ahead {
         self.queue(row.strand, now);
     }
 
-    /// Time has passed, and other topics are left out than before.
+    /// Time has passed, and others are left out than before.
     pub(crate) fn wake(&mut self, wanted: Wanted<'_>) {
         while let Some(Reverse((at, number))) = self.asleep.peek().copied() {
             if at > wanted.now {
@@ -265,10 +272,10 @@ impl Ahead {
             self.asleep.pop();
             self.requeue(number, wanted.now);
         }
-        let again: Vec<u64> =
-            self.parked.keys().filter(|topic| !wanted.exclude.contains(*topic)).copied().collect();
-        for topic in again {
-            for number in self.parked.remove(&topic).unwrap_or_default() {
+        let goes_on = |lane: &&Lane| !wanted.left_out.holds(**lane, &self.confirmed);
+        let again: Vec<Lane> = self.parked.keys().filter(goes_on).copied().collect();
+        for lane in again {
+            for number in self.parked.remove(&lane).unwrap_or_default() {
                 self.requeue(number, wanted.now);
             }
         }
@@ -322,7 +329,7 @@ impl Ahead {
                 break;
             }
             // One that has used up its attempts dies; what is behind it depends on that.
-            if wanted.exclude.contains(&row.topic) || (tired && strand.claimed > 0) {
+            if wanted.left_out.holds(row.lane, &self.confirmed) || (tired && strand.claimed > 0) {
                 break;
             }
             strand.rows.pop_front();
@@ -338,9 +345,11 @@ impl Ahead {
         }
         if strand.claimed == 0 {
             match strand.rows.front() {
-                Some(row) if row.available_at <= wanted.now && wanted.exclude.contains(&row.topic) => {
+                Some(row)
+                    if row.available_at <= wanted.now && wanted.left_out.holds(row.lane, &self.confirmed) =>
+                {
                     strand.queued = true;
-                    self.parked.entry(row.topic).or_default().push_back(number);
+                    self.parked.entry(row.lane).or_default().push_back(number);
                 }
                 _ => self.queue(number, wanted.now),
             }
@@ -348,13 +357,13 @@ impl Ahead {
         taken
     }
 
-    /// One that a relay left behind when it died, if its topic is not left out.
-    pub(crate) fn choose_suspect(&mut self, exclude: &HashSet<u64>) -> Option<Row> {
+    /// One that a relay left behind when it died, if it is not left out.
+    pub(crate) fn choose_suspect(&mut self, left_out: &LeftOut) -> Option<Row> {
         for _ in 0..self.suspects.len() {
             let number = self.suspects.pop_front()?;
             let Some(strand) = self.strands.get_mut(&number) else { continue };
             let Some(row) = strand.rows.front().copied() else { continue };
-            if exclude.contains(&row.topic) {
+            if left_out.holds(row.lane, &self.confirmed) {
                 self.suspects.push_back(number);
                 continue;
             }
@@ -364,23 +373,28 @@ impl Ahead {
     }
 
     /// One of these topics that can be claimed now, to find out whether their sink is back.
-    pub(crate) fn choose_probe(&mut self, topics: &HashSet<u64>, now: i64) -> Option<Row> {
-        let of_topic = |ahead: &Self, number: &i64| {
-            let row = ahead.strands.get(number)?.rows.front()?;
-            (topics.contains(&row.topic) && row.available_at <= now && !row.expired).then_some(*row)
+    pub(crate) fn choose_probe(&mut self, topics: &HashSet<u64>, wanted: Wanted<'_>) -> Option<Row> {
+        let now = wanted.now;
+        // Where the topic is left out, since its sinks are down: that is what is asked about.
+        let asks = |ahead: &Self, lane: Lane| {
+            topics.contains(&lane.topic) && !wanted.left_out.is_spent(lane, &ahead.confirmed)
         };
-        for topic in topics {
-            while let Some(number) = self.parked.get_mut(topic).and_then(VecDeque::pop_front) {
-                if let Some(row) = of_topic(self, &number) {
+        let first = |ahead: &Self, number: &i64| {
+            let row = ahead.strands.get(number)?.rows.front()?;
+            (asks(ahead, row.lane) && row.available_at <= now && !row.expired).then_some(*row)
+        };
+        let lanes: Vec<Lane> = self.parked.keys().filter(|lane| asks(self, **lane)).copied().collect();
+        for lane in lanes {
+            while let Some(number) = self.parked.get_mut(&lane).and_then(VecDeque::pop_front) {
+                if let Some(row) = first(self, &number) {
                     return Some(self.take_first(number, row));
                 }
                 self.requeue(number, now);
             }
         }
-        let place =
-            self.ready.iter().take(MOST_OF_ONE).position(|number| of_topic(self, number).is_some())?;
+        let place = self.ready.iter().take(MOST_OF_ONE).position(|number| first(self, number).is_some())?;
         let number = self.ready.remove(place)?;
-        let row = of_topic(self, &number)?;
+        let row = first(self, &number)?;
         Some(self.take_first(number, row))
     }
 

@@ -22,6 +22,8 @@ mod idempotency;
 mod inbox;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod keys;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod left_out;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]

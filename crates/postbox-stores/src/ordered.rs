@@ -9,6 +9,7 @@ use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Settlement, Verdict};
 
 use crate::ahead::{Ahead, Fate, Wanted};
 use crate::clock::span;
+use crate::left_out::LeftOut;
 use crate::seen::{Row, Seen};
 use crate::sequenced::MAX_WAIT;
 
@@ -46,8 +47,8 @@ pub(crate) struct Choice<'a> {
     max_bytes: usize,
     max_attempts: i64,
     now: i64,
-    /// Topics that are left out, and those of a probe.
-    exclude: HashSet<u64>,
+    left_out: LeftOut,
+    /// Those that a probe is for.
     topics: HashSet<u64>,
     looked: usize,
     turn: Turn,
@@ -67,9 +68,8 @@ enum Turn {
 impl<'a> Choice<'a> {
     /// For a request, at a time of the database; `topic` gives the numbers of topics.
     pub(crate) fn new(request: &'a ClaimRequest, now: i64, topic: impl Fn(&str) -> u64) -> Self {
-        let numbers = |topics: &[postbox_core::Topic]| topics.iter().map(|one| topic(one.as_str())).collect();
         let topics = match &request.mode {
-            ClaimMode::Probe(topics) => numbers(topics),
+            ClaimMode::Probe(topics) => topics.iter().map(|one| topic(one.as_str())).collect(),
             ClaimMode::Waiting | ClaimMode::Suspect => HashSet::new(),
         };
         Self {
@@ -78,7 +78,14 @@ impl<'a> Choice<'a> {
             max_bytes: request.max_bytes,
             max_attempts: request.max_attempts.into(),
             now,
-            exclude: numbers(&request.exclude),
+            left_out: LeftOut {
+                topics: request.exclude.iter().map(|one| topic(one.as_str())).collect(),
+                spent: request
+                    .spent
+                    .iter()
+                    .map(|one| (topic(one.topic.as_str()), one.sinks.clone()))
+                    .collect(),
+            },
             topics,
             looked: 0,
             turn: Turn::Begin,
@@ -87,8 +94,8 @@ impl<'a> Choice<'a> {
     }
 
     fn wanted(&self) -> Wanted<'_> {
-        let Self { now, limit, max_bytes, max_attempts, exclude, .. } = self;
-        Wanted { now: *now, limit: *limit, max_bytes: *max_bytes, max_attempts: *max_attempts, exclude }
+        let Self { now, limit, max_bytes, max_attempts, left_out, .. } = self;
+        Wanted { now: *now, limit: *limit, max_bytes: *max_bytes, max_attempts: *max_attempts, left_out }
     }
 }
 
@@ -148,8 +155,10 @@ impl Ordered {
                 self.ahead.wake(choice.wanted());
                 self.ahead.choose(choice.wanted(), &mut chosen);
             }
-            ClaimMode::Suspect => chosen.extend(self.ahead.choose_suspect(&choice.exclude)),
-            ClaimMode::Probe(_) => chosen.extend(self.ahead.choose_probe(&choice.topics, choice.now)),
+            ClaimMode::Suspect => chosen.extend(self.ahead.choose_suspect(&choice.left_out)),
+            ClaimMode::Probe(_) => {
+                chosen.extend(self.ahead.choose_probe(&choice.topics, choice.wanted()));
+            }
         }
         choice.chosen = chosen;
     }
@@ -172,12 +181,16 @@ impl Ordered {
     /// What the claim says beside its rows.
     pub(crate) fn sum_up(&self, choice: &Choice<'_>, claim: &mut Claim) {
         claim.more = choice.chosen.len() >= choice.limit || !self.at_end || self.ahead.has_ready();
+        let Choice { left_out, topics, .. } = choice;
         claim.suspects = match choice.mode {
             ClaimMode::Probe(_) => {
-                choice.chosen.is_empty() && self.ahead.has_suspects(|topic| choice.topics.contains(&topic))
+                choice.chosen.is_empty()
+                    && self.ahead.has_suspects(|lane, confirmed| {
+                        topics.contains(&lane.topic) && !left_out.is_spent(lane, confirmed)
+                    })
             }
             ClaimMode::Waiting | ClaimMode::Suspect => {
-                self.ahead.has_suspects(|topic| !choice.exclude.contains(&topic))
+                self.ahead.has_suspects(|lane, confirmed| !left_out.holds(lane, confirmed))
             }
         };
     }
@@ -201,13 +214,13 @@ impl Ordered {
 /// What a settlement means for the row's place in its strand.
 pub(crate) fn fate(settlement: &Settlement, now: i64) -> Fate {
     let until = |after: Duration| now.saturating_add(span(after).min(MAX_WAIT));
-    let attempts = i64::from(settlement.lease.attempts);
+    let (attempts, done) = (i64::from(settlement.lease.attempts), settlement.sinks_done.clone());
     match &settlement.verdict {
         Verdict::Delivered => Fate::Delivered,
         Verdict::Dead { .. } => Fate::Dead,
-        Verdict::Retry { after, .. } => Fate::Back { attempts, until: Some(until(*after)) },
+        Verdict::Retry { after, .. } => Fate::Back { attempts, until: Some(until(*after)), done },
         Verdict::Release { after, .. } => {
-            Fate::Back { attempts: (attempts - 1).max(0), until: after.map(until) }
+            Fate::Back { attempts: (attempts - 1).max(0), until: after.map(until), done }
         }
     }
 }

@@ -1,6 +1,9 @@
 //! What a look at the table says of rows that are found by their sequence; topics and aggregates become numbers.
 
 use std::hash::{DefaultHasher, Hasher as _};
+use std::sync::Arc;
+
+use crate::left_out::Lane;
 
 /// A row that may be claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +26,7 @@ pub(crate) struct Row {
     /// Its lease ran out.
     pub(crate) expired: bool,
     pub(crate) bytes: usize,
-    /// A number for its topic.
-    pub(crate) topic: u64,
+    pub(crate) lane: Lane,
     /// The number of its strand; one without an aggregate has a strand of its own.
     pub(crate) strand: i64,
     /// Whether it has an aggregate.
@@ -32,13 +34,20 @@ pub(crate) struct Row {
 }
 
 /// What a look at the table says of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) row: Row,
     /// Somebody has it.
     pub(crate) locked: bool,
     /// It does not wait, but may hold back those that do.
     pub(crate) dead: bool,
+    /// The sinks that have confirmed it, which its lane does not say yet.
+    pub(crate) done: Vec<Arc<str>>,
+}
+
+/// The names in `sinks_done`; what is no such list says nothing.
+pub(crate) fn names(json: &str) -> Vec<Arc<str>> {
+    serde_json::from_str::<Vec<String>>(json).unwrap_or_default().into_iter().map(Arc::from).collect()
 }
 
 /// A number for something, the same in every claim.

@@ -48,7 +48,7 @@ pub use eventually::{eventually, eventually_blocking};
 #[cfg(feature = "kit")]
 pub use fuzz::Fuzz;
 #[cfg(feature = "kit")]
-pub use oracle::{Oracle, read_jsonl};
+pub use oracle::{Oracle, Report, read_jsonl};
 #[cfg(feature = "kit")]
 pub use process::Program;
 #[cfg(feature = "kit")]

@@ -22,8 +22,9 @@ use super::list_of::with_list;
 use super::row::{text, uuid};
 use super::store::{Inner, Opened};
 use crate::ahead::{Ahead, Fate};
+use crate::left_out::Lane;
 use crate::ordered::{CHUNK, Choice, Ordered};
-use crate::seen::{Row, Seen, number, strand};
+use crate::seen::{Row, Seen, names, number, strand};
 use crate::sequenced::lease;
 
 /// Whether the table has what order needs.
@@ -49,12 +50,13 @@ fn seen(row: &MySqlRow) -> Result<Seen, sqlx::Error> {
             attempts: row.try_get::<i32, _>(2)?.into(),
             expired: lock == 1,
             bytes: usize::try_from(row.try_get::<i64, _>(4)?).unwrap_or(usize::MAX),
-            topic: number(text(row, 6)?.unwrap_or_default().as_str()),
+            lane: Lane { topic: number(text(row, 6)?.unwrap_or_default().as_str()), done: 0 },
             strand: strand(aggregate, sequence),
             bound: aggregate.is_some(),
         },
         locked: lock == 2,
         dead: row.try_get(5)?,
+        done: text(row, 10)?.map(|done| names(&done)).unwrap_or_default(),
     })
 }
 

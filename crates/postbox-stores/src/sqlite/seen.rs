@@ -1,6 +1,7 @@
 //! What a look at the table answers, which is one text: each row of an answer costs more than to find it.
 
-use crate::seen::{Candidate, Row, Seen, number, strand};
+use crate::left_out::Lane;
+use crate::seen::{Candidate, Row, Seen, names, number, strand};
 
 /// The number of a topic, as the table tells it.
 pub(super) fn topic_number(topic: &str) -> u64 {
@@ -27,10 +28,17 @@ pub(super) fn seen(text: &str) -> Option<Seen> {
     let mut next = || parts.next()?.parse::<i64>().ok();
     let (sequence, available_at, attempts) = (next()?, next()?, next()?);
     let (lock, bytes, dead) = (next()?, usize::try_from(next()?).ok()?, next()? != 0);
-    let (topic, aggregate) = (parts.next()?, parts.next()?);
+    let (topic, aggregate, done) = (parts.next()?, parts.next()?, parts.next()?);
     let bound = aggregate != "-";
     let strand = strand(bound.then(|| number(aggregate)), sequence);
-    let (expired, topic) = (lock == 1, number(topic));
-    let row = Row { sequence, available_at, attempts, expired, bytes, topic, strand, bound };
-    Some(Seen { row, locked: lock == 2, dead })
+    let (expired, lane) = (lock == 1, Lane { topic: number(topic), done: 0 });
+    let row = Row { sequence, available_at, attempts, expired, bytes, lane, strand, bound };
+    let done = if done == "-" { Vec::new() } else { names(&text_of(done).unwrap_or_default()) };
+    Some(Seen { row, locked: lock == 2, dead, done })
+}
+
+/// The text of its bytes in hex.
+fn text_of(hex: &str) -> Option<String> {
+    let byte = |place| u8::from_str_radix(hex.get(place..place + 2)?, 16).ok();
+    String::from_utf8((0..hex.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>()?).ok()
 }

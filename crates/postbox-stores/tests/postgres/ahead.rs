@@ -2,14 +2,18 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing, Verdict};
-use postbox_core::{EventId, Store as _};
+use postbox_core::{EventId, Settings, Store as _};
 use postbox_stores::postgres::{PgStore, connect_options};
-use postbox_testkit::suite::{PATIENCE, Subject as _, TOPIC, claim, enqueue, event, events, request};
+use postbox_testkit::suite::script::{Act, Scripted};
+use postbox_testkit::suite::{
+    OpenTransaction as _, PATIENCE, Subject as _, TOPIC, claim, enqueue, event, events, quick, request,
+};
 use postbox_testkit::{Proxy, eventually};
 
-use crate::common::settle_all;
+use crate::common::{run, settle_all};
 use crate::subject::{Shape, Table};
 
 fn ids(claim: &Claim) -> Vec<EventId> {
@@ -160,6 +164,36 @@ async fn what_was_moved_behind_the_reader_does_not_come_twice() {
 
 /// Connections end at any moment, also while the reader waits for an answer or holds some: what it has is read again, and what was handed
 /// over is not.
+/// Hazard 12: transactions that commit late, the last one first, while an owner drains and has read far ahead of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_commits_behind_the_reader_is_found() {
+    for shape in [Shape::Migrated, Shape::Pooled] {
+        let table = Table::new(shape).await;
+        let mut open = Vec::new();
+        for _ in 0..3 {
+            open.push(table.begin(events(5)).await);
+            enqueue(&table, events(1_000)).await;
+        }
+        let mut late: Vec<EventId> = Vec::new();
+        let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(2)));
+        let relay = run(table.store(true), sink.clone(), Settings { batch_size: 20, ..quick() });
+        for round in 1..=3 {
+            eventually("it to go on", PATIENCE, async || sink.arrived().len() > round * 800).await;
+            let transaction = open.pop().unwrap();
+            late.extend(transaction.receipts().iter().map(|receipt| receipt.event_id));
+            transaction.commit().await;
+        }
+        eventually("everything to be settled", PATIENCE * 2, async || {
+            table.db.psql("SELECT count(*) FROM org_outbox WHERE published_at IS NULL") == "0"
+        })
+        .await;
+        relay.shutdown().await.unwrap();
+        let arrived = sink.arrived();
+        assert!(late.iter().all(|id| arrived.contains(id)));
+        assert_eq!(arrived.len(), 3_015, "each once");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_loses_its_connection_loses_nothing() {
     let table = Table::new(Shape::Migrated).await;

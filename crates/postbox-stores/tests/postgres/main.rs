@@ -64,5 +64,8 @@ mod ordered_lease {
         order: a_pause_and_a_stop_give_back_what_waits_behind_others,
         order: an_outage_holds_back_the_aggregate_everywhere,
         order_chaos: aggregates_keep_their_order_whatever_happens,
+        order_fan_out: in_order_a_sink_that_fails_holds_the_aggregate_everywhere,
+        order_fan_out: in_order_an_outage_of_one_sink_holds_up_no_other,
+        order_fan_out: in_order_a_slow_sink_does_not_slow_the_other,
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use postbox_core::store::{ClaimMode, Settlement, Spent, Verdict};
 use postbox_core::{
     Backoff, Browse as _, Code, DeadLetters as _, Delivery, DispatchError, Dispatcher, EventId, HotPath,
-    Relay, RelayHandle, Settings, Store as _,
+    Record, Relay, RelayHandle, Settings, Store,
 };
 use tokio::sync::watch;
 
@@ -25,7 +25,16 @@ fn start<S: Subject>(
     b: impl Dispatcher + Clone,
     settings: Settings,
 ) -> RelayHandle {
-    let relay = Relay::builder(subject.store(true)).sink("a", a).sink("b", b);
+    start_with(subject.store(true), a, b, settings)
+}
+
+pub(super) fn start_with(
+    store: impl Store,
+    a: impl Dispatcher + Clone,
+    b: impl Dispatcher + Clone,
+    settings: Settings,
+) -> RelayHandle {
+    let relay = Relay::builder(store).sink("a", a).sink("b", b);
     relay.route_to_all("**", ["a", "b"]).settings(settings).build().unwrap().spawn()
 }
 
@@ -109,10 +118,15 @@ pub async fn an_outage_of_one_sink_holds_up_no_other<S: Subject>(subject: &S) {
     if !subject.features().full {
         return skipped(BARE);
     }
+    outage(subject, subject.store(true), events).await;
+}
+
+/// Of events that do not wait for each other.
+pub(super) async fn outage<S: Subject>(subject: &S, store: S::Store, events: impl Fn(usize) -> Vec<Record>) {
     let mut ids = enqueue(subject, events(100)).await;
     let (a, (up, b)) = (Scripted::ok(), switched(Act::Unavailable));
     let circuit = Backoff::fixed(Duration::from_millis(300));
-    let relay = start(subject, a.clone(), b.clone(), Settings { max_attempts: 3, circuit, ..quick() });
+    let relay = start_with(store, a.clone(), b.clone(), Settings { max_attempts: 3, circuit, ..quick() });
     arrived(&a, &ids).await;
     ids.extend(enqueue(subject, events(50)).await);
     arrived(&a, &ids).await;
@@ -153,6 +167,11 @@ pub async fn a_slow_sink_does_not_slow_the_other<S: Subject>(subject: &S) {
     if !subject.features().full {
         return skipped(BARE);
     }
+    slow(subject, subject.store(true), events).await;
+}
+
+/// Of events that do not wait for each other.
+pub(super) async fn slow<S: Subject>(subject: &S, store: S::Store, events: impl Fn(usize) -> Vec<Record>) {
     // Many more than a lane holds.
     let ids = enqueue(subject, events(300)).await;
     let (gate, open) = watch::channel(false);
@@ -160,7 +179,7 @@ pub async fn a_slow_sink_does_not_slow_the_other<S: Subject>(subject: &S) {
     let (batch_size, concurrency) = (10, 4);
     let (dispatch_timeout, lock_ttl) = (PATIENCE, PATIENCE * 2);
     let settings = Settings { batch_size, concurrency, dispatch_timeout, lock_ttl, ..quick() };
-    let relay = start(subject, a.clone(), Gated(b.clone(), open), settings);
+    let relay = start_with(store, a.clone(), Gated(b.clone(), open), settings);
     arrived(&a, &ids).await;
     assert_eq!(b.arrived(), [], "the gate is shut");
     gate.send_replace(true);

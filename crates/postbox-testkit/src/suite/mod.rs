@@ -20,6 +20,7 @@ pub mod moved;
 pub mod order;
 pub mod order_chaos;
 pub mod order_dead;
+pub mod order_fan_out;
 mod promises;
 pub mod relay;
 pub mod script;

@@ -165,6 +165,40 @@ pub async fn many_relays_share_a_table<S: Subject>(subject: &S) {
     assert_eq!(sink.arrived().into_iter().collect::<HashSet<_>>().len(), 600);
 }
 
+/// One that joins takes its part at once, and nobody misses one that leaves.
+pub async fn relays_that_come_and_go_share_what_is_left<S: Subject>(subject: &S) {
+    let sinks: [Scripted; 3] =
+        std::array::from_fn(|_| Scripted::new(|_| Act::Slow(Duration::from_millis(5))));
+    let start = |sink: &Scripted| {
+        let settings = Settings { batch_size: 10, concurrency: 4, ..quick() };
+        let relay = Relay::builder(subject.store(false)).dispatcher(sink.clone()).settings(settings);
+        relay.build().unwrap().spawn()
+    };
+    let shares = || sinks.each_ref().map(|sink| sink.arrived().len());
+    let mut written = enqueue(subject, events(300)).await.len();
+    let (first, second) = (start(&sinks[0]), start(&sinks[1]));
+    eventually("both to work", PATIENCE, async || shares()[0] > 0 && shares()[1] > 0).await;
+    let third = start(&sinks[2]);
+    // It takes its time to connect, and there must be something left then.
+    while shares()[2] == 0 {
+        written += enqueue(subject, events(100)).await.len();
+    }
+    let before = shares();
+    written += enqueue(subject, events(600)).await.len();
+    eventually("all of it", PATIENCE, async || shares().iter().sum::<usize>() >= written).await;
+    let since = std::array::from_fn::<usize, 3, _>(|n| shares()[n] - before[n]);
+    let total: usize = since.iter().sum();
+    assert!(since.iter().all(|share| share * 6 > total), "half of an even share at least: {since:?}");
+    first.shutdown().await.unwrap();
+    let left = shares()[0];
+    written += enqueue(subject, events(200)).await.len();
+    eventually("the rest", PATIENCE, async || shares().iter().sum::<usize>() >= written).await;
+    for relay in [second, third] {
+        relay.shutdown().await.unwrap();
+    }
+    assert_eq!((shares().iter().sum::<usize>(), shares()[0]), (written, left), "each once");
+}
+
 /// Read at every claim and tick, by every relay.
 pub async fn a_pause_stops_delivery_and_outlives_relays<S: Subject>(subject: &S) {
     if !subject.features().full {

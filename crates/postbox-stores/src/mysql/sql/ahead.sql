@@ -3,7 +3,8 @@
 -- ? lease microseconds  ? behind this sequence  ? rows
 SELECT sequence, available_at, attempts,
        CASE WHEN locked_at IS NULL THEN 0 WHEN locked_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND THEN 1 ELSE 2 END,
-       LENGTH(payload) + COALESCE(LENGTH(payload_raw), 0), dead_at IS NOT NULL, topic, tenant_id, aggregate_type, aggregate_id
+       LENGTH(payload) + COALESCE(LENGTH(payload_raw), 0), dead_at IS NOT NULL, topic, tenant_id, aggregate_type, aggregate_id,
+       sinks_done
 FROM {{table}} {{by_sequence}}
 WHERE published_at IS NULL AND sequence > ?
 ORDER BY sequence
