@@ -5,11 +5,13 @@ mod book;
 mod brokers;
 mod browser;
 mod check;
+mod faults;
 mod fuzz;
 mod install;
 mod jars;
 mod links;
 mod metadata;
+mod mutants;
 mod peers;
 mod run;
 mod services;
@@ -26,6 +28,9 @@ The project's own commands.
     cargo xtask bench NAME [ARGS]    build for release and run one benchmark on a private PostgreSQL that syncs,
                                      or with --sqlite on a file; `bench peers` installs what it compares with first,
                                      `bench sinks` and `bench outage --brokers` the brokers
+    cargo xtask faults [NAME…]       make things fail, scenario by scenario, and print a table; --times N repeats it from other
+                                     seeds, --seed N says the first of them, --soak MINUTES is one long storm
+    cargo xtask mutants [NAME…]      leave out one rule at a time in a copy of the sources: some test must notice; half an hour
     cargo xtask fuzz-api [-- ARGS]   requests that nobody would think of to the admin API, on a file and on PostgreSQL: none
                                      may end in a 5xx; installs schemathesis into the target folder; ARGS go to it
     cargo xtask check                format, lints, docs, the book, each feature alone, licenses and sources
@@ -46,6 +51,8 @@ fn main() -> ExitCode {
         ["bench", name, rest @ ..] if !name.starts_with('-') => bench::run(name, rest),
         ["fuzz-api"] => fuzz::run(&[]),
         ["fuzz-api", "--", extra @ ..] => fuzz::run(extra),
+        ["faults", rest @ ..] => faults::run(rest),
+        ["mutants", rest @ ..] => mutants::run(rest),
         ["check"] => check::run(),
         ["book"] => book::run().map(|start| println!("{}", start.display())),
         other => Err(format!("not understood: {}\n\n{HELP}", other.join(" "))),

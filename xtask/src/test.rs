@@ -107,12 +107,22 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
         ),
         _ => Ok(()),
     });
-    // And the program with all of them.
+    // And the program with all of them; in a storm, too, whose receiver is a webhook's.
     let tests = tests.and_then(|()| match extra {
         [] => step(
             "cargo test of the program and brokers",
             cargo()
-                .args(["test", "--package", PROGRAM, "--features", "full", "--test", "brokers"])
+                .args([
+                    "test",
+                    "--package",
+                    PROGRAM,
+                    "--features",
+                    "full",
+                    "--test",
+                    "brokers",
+                    "--test",
+                    "storm",
+                ])
                 .envs(brokers.iter().flat_map(Brokers::variables))
                 .env(postgres::URL_ENV, server.url("postgres"))
                 .env(SKIPS_ENV, &skips),

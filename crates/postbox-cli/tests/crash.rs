@@ -227,6 +227,31 @@ fn an_abort_at_any_point_loses_nothing() {
     }
 }
 
+/// The same while leases are renewed, and in the middle of an orderly stop.
+#[test]
+fn an_abort_during_a_renewal_or_a_stop_loses_nothing() {
+    for (failpoints, stops) in [
+        ("dispatch.before=hang;extend.before=abort", false),
+        ("dispatch.before=hang;extend.after=abort", false),
+        ("drain.before=abort", true),
+        ("dispatch.before=hang;drain.before=abort", true),
+    ] {
+        let scene = Scene::new();
+        scene.insert("org.thing.happened.v1", 150);
+        let mut dying = scene.relay(&[("POSTBOX_FAILPOINTS", failpoints)], &["--claim", "lease"]);
+        if stops {
+            dying.wait_for_line("relaying", LIMIT);
+            eventually_blocking("it to have claimed some", LIMIT, || scene.count("attempts > 0") > 0);
+            dying.sigterm();
+        }
+        assert!(!dying.wait(LIMIT).success(), "{failpoints}");
+        let mut relay = scene.relay(&[], &["--claim", "lease"]);
+        scene.everything_published();
+        relay.stop(LIMIT);
+        scene.judge(&scene.all_committed(), IN_FLIGHT);
+    }
+}
+
 /// Hazard 9: a relay that is stopped, not dead, loses its place; when it goes on it does no harm.
 #[test]
 fn a_stopped_leader_is_replaced_and_harmless_when_it_returns() {

@@ -141,6 +141,7 @@ impl<S: Store> Engine<S> {
         let extend = async move {
             failpoint::hit("extend.before", store.table()).await;
             let lost = store.extend(leases.clone()).await;
+            failpoint::hit("extend.after", store.table()).await;
             (leases, lost)
         };
         self.extending = Some(tokio::spawn(extend.in_current_span()));

@@ -10,6 +10,7 @@ use super::lane::Lane;
 use super::lease::Stage;
 use super::run::{Engine, FAILING_FOR};
 use super::settle::Outcome;
+use crate::failpoint;
 use crate::store::{Lease, Store};
 
 /// How often a stop looks whether transactions have ended whose events it waits for.
@@ -43,6 +44,7 @@ impl<S: Store> Engine<S> {
         self.stopping = true;
         self.close_hot();
         self.release_queued();
+        failpoint::hit("drain.before", self.store.table()).await;
         let deadline = Instant::now() + self.settings.drain_timeout;
         let running = |engine: &Self| engine.lanes.iter().any(|lane| lane.running > 0);
         let busy = |engine: &Self| running(engine) || engine.claiming.is_some() || engine.hot_is_underway();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postbox_core::store::{ClaimMode, Settlement, Standing, Verdict};
 use postbox_core::{Relay, Settings, Store as _, StoreErrorKind};
-use postbox_stores::postgres::{PgStore, connect_options, migrate};
+use postbox_stores::postgres::{PgStore, Strategy, connect_options, migrate};
 use postbox_testkit::suite::relay::arrived;
 use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{PATIENCE, Subject as _, claim, enqueue, events, quick, request, state};
@@ -183,6 +183,39 @@ async fn hazard_17_hostile_defaults_do_not_matter() {
         relay.shutdown().await.unwrap();
     }
     assert_eq!(sink.arrived().len(), 500);
+}
+
+/// Serialization failures and deadlocks, now and then, at every statement that writes: tried again, and nobody is charged or sent to twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn conflicts_cost_time_only() {
+    for strategy in [Strategy::Lease, Strategy::Owner] {
+        let table = Table::new(Shape::Migrated).await;
+        table.db.psql(
+            "CREATE SEQUENCE writes;
+             CREATE FUNCTION conflict() RETURNS trigger LANGUAGE plpgsql AS $$
+             DECLARE n bigint := nextval('writes');
+             BEGIN
+                 IF n % 5 = 0 THEN RAISE EXCEPTION 'injected' USING ERRCODE = '40001'; END IF;
+                 IF n % 7 = 0 THEN RAISE EXCEPTION 'injected' USING ERRCODE = '40P01'; END IF;
+                 RETURN NULL;
+             END $$;
+             CREATE TRIGGER conflict BEFORE UPDATE ON org_outbox EXECUTE FUNCTION conflict();
+             CREATE TRIGGER conflict BEFORE UPDATE ON postbox_relay EXECUTE FUNCTION conflict()",
+        );
+        let ids = enqueue(&table, events(400)).await;
+        let sink = Scripted::ok();
+        let store = PgStore::builder(table.relay.clone(), table.name.clone()).strategy(strategy).build();
+        let relay = Relay::builder(store).dispatcher(sink.clone());
+        let relay = relay.settings(Settings { batch_size: 10, ..quick() }).build().unwrap().spawn();
+        arrived(&sink, &ids).await;
+        let left = "SELECT count(*) FROM org_outbox WHERE published_at IS NULL";
+        eventually("all to be settled", PATIENCE, async || table.db.psql(left) == "0").await;
+        relay.shutdown().await.unwrap();
+        assert_eq!(sink.arrived().len(), ids.len(), "{strategy:?}: each once");
+        assert_eq!(table.db.psql("SELECT max(attempts) FROM org_outbox"), "1", "{strategy:?}");
+        let writes: usize = table.db.psql("SELECT last_value FROM writes").parse().unwrap();
+        assert!(writes > 40, "{strategy:?}: only {writes} statements wrote");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use postbox_core::redact::Summary;
 use postbox_core::store::{ClaimMode, ClaimRequest, Verdict};
 use postbox_core::{DeadFilter, DeadLetters as _, Inspect as _, Relay, RelayHandle, Settings, Store as _};
 use postbox_stores::postgres::{PgStore, connect_options};
@@ -45,6 +46,23 @@ async fn a_repeated_release_does_not_hit_the_next_claim_of_a_bare_table() {
 
 /// A settle that never reached the database leaves it unsure, too: the lease that was truly lost meanwhile is taken
 /// for its own work, and counted as delivered (or dead, a second time).
+/// A settle that nobody waits for any more still runs when it is repeated: both take their locks in one order.
+#[tokio::test(flavor = "multi_thread")]
+async fn hazard_18_a_settle_and_its_repetition_do_not_deadlock() {
+    let table = Table::new(Shape::Migrated).await;
+    let (first, again) = (table.store(false), table.store(false));
+    for _ in 0..10 {
+        enqueue(&table, events(300)).await;
+        let claimed = claim(&first, 300).await;
+        let reason = Summary::new("OUTBOX_DISPATCH_FAILED: no", 100);
+        let settlements = settle_all(&claimed, &Verdict::Retry { after: Duration::from_hours(1), reason });
+        let (one, two) = tokio::join!(first.settle(&settlements, 0), again.settle(&settlements, 0));
+        assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
+    }
+    let deadlocks = "SELECT pg_stat_clear_snapshot(); SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+    assert_eq!(table.db.psql(deadlocks).trim(), "0");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_lost_during_an_outage_is_counted() {
     let table = Table::new(Shape::Migrated).await;

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use postbox_core::redact::Summary;
-use postbox_core::store::{Standing, Verdict};
+use postbox_core::store::{ClaimMode, Standing, Verdict};
 use postbox_core::{Code, Store as _};
 use postbox_stores::postgres::{PgStore, PgStoreBuilder, Strategy};
 use postbox_testkit::eventually;
-use postbox_testkit::suite::{claim, enqueue, events};
+use postbox_testkit::suite::{Subject as _, claim, enqueue, events, request, state};
 
 use crate::common::settle_all;
 use crate::subject::{Shape, Table};
@@ -119,5 +119,41 @@ async fn hazard_1_an_owner_that_was_taken_over_settles_nothing() {
         let touched =
             "SELECT count(*) FROM org_outbox WHERE published_at IS NOT NULL OR last_error IS NOT NULL";
         assert_eq!(table.db.psql(touched), "0");
+    }
+}
+
+/// A take-over waits for a settle that is under way, and then knows what that did.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_take_over_waits_for_a_settle() {
+    let reason = Summary::new("OUTBOX_DISPATCH_FAILED: no", 100);
+    for verdict in [Verdict::Delivered, Verdict::Retry { after: Duration::from_hours(1), reason }] {
+        let delivers = verdict == Verdict::Delivered;
+        let table = Table::new(Shape::Pooled).await;
+        let (old, new) = (table.store(true), table.store(true));
+        let ids = enqueue(&table, events(2)).await;
+        let claimed = claim(&old, 10).await;
+        new.open().await.unwrap();
+        table.db.psql("UPDATE postbox_relay SET expires_at = now() - interval '1 second'");
+        let mut tx = table.owner.begin().await.unwrap();
+        let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE event_id = $1 FOR UPDATE").bind(ids[1].0);
+        lock.fetch_one(&mut *tx).await.unwrap();
+        let settle = tokio::spawn(async move { old.settle(&settle_all(&claimed, &verdict), 0).await });
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        eventually("the settle to wait", SOON, async || table.db.psql(waiting) == "1").await;
+        let takes_over = tokio::spawn(async move { new.claim(request(ClaimMode::Waiting, 10)).await });
+        eventually("the take-over to wait", SOON, async || table.db.psql(waiting) == "2").await;
+        assert!(!takes_over.is_finished());
+        tx.rollback().await.unwrap();
+        assert!(settle.await.unwrap().unwrap().lost.is_empty(), "it was in time");
+        let next = takes_over.await.unwrap().unwrap();
+        assert_eq!(
+            (next.standing, next.suspects),
+            (Standing::Active, false),
+            "nothing was left behind: {next:?}"
+        );
+        for id in ids {
+            let row = state(&table, id).await;
+            assert!(row.published == delivers && row.attempts == 1, "{row:?}");
+        }
     }
 }
