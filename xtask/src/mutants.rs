@@ -115,17 +115,16 @@ impl Copy {
 
     /// Runs these tests of the store on PostgreSQL.
     fn test(&self, server: &PgServer, tests: &[&str]) -> Result<Outcome, String> {
-        let mut build = cargo();
-        build.current_dir(&self.to).env("CARGO_TARGET_DIR", self.to.join("target"));
-        build.args(["test", "-p", "postbox-stores", "--all-features", "--test", "postgres"]);
-        let mut built = Command::new(build.get_program());
-        built.args(build.get_args()).arg("--no-run").current_dir(&self.to);
-        built.env("CARGO_TARGET_DIR", self.to.join("target"));
-        output(&mut built).map_err(|error| format!("a mutant does not compile: {error}"))?;
+        let ask = |more: &[&str]| {
+            let mut command = cargo();
+            command.current_dir(&self.to).env("CARGO_TARGET_DIR", self.to.join("target"));
+            command.args(["test", "-p", "postbox-stores", "--all-features", "--test", "postgres"]).args(more);
+            command
+        };
+        output(&mut ask(&["--no-run"])).map_err(|error| format!("a mutant does not compile: {error}"))?;
         let log = self.to.join("target/log");
         let file = fs::File::create(&log).map_err(|error| error.to_string())?;
-        let child = build
-            .arg("--")
+        let child = ask(&["--"])
             .args(tests)
             .env(postgres::URL_ENV, server.url("postgres"))
             .stdin(Stdio::null())

@@ -202,7 +202,7 @@ async fn conflicts_cost_time_only() {
              CREATE TRIGGER conflict BEFORE UPDATE ON org_outbox EXECUTE FUNCTION conflict();
              CREATE TRIGGER conflict BEFORE UPDATE ON postbox_relay EXECUTE FUNCTION conflict()",
         );
-        let ids = enqueue(&table, events(400)).await;
+        let ids = enqueue(&table, events(120)).await;
         let sink = Scripted::ok();
         let store = PgStore::builder(table.relay.clone(), table.name.clone()).strategy(strategy).build();
         let relay = Relay::builder(store).dispatcher(sink.clone());
@@ -214,7 +214,7 @@ async fn conflicts_cost_time_only() {
         assert_eq!(sink.arrived().len(), ids.len(), "{strategy:?}: each once");
         assert_eq!(table.db.psql("SELECT max(attempts) FROM org_outbox"), "1", "{strategy:?}");
         let writes: usize = table.db.psql("SELECT last_value FROM writes").parse().unwrap();
-        assert!(writes > 40, "{strategy:?}: only {writes} statements wrote");
+        assert!(writes > 12, "{strategy:?}: only {writes} statements wrote");
     }
 }
 
