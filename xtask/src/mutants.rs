@@ -77,8 +77,7 @@ impl Copy {
         let (from, to) = (root(), root().join("target/mutants"));
         let copy = Self { from, to };
         let files = output(Command::new("git").args(["ls-files"]).current_dir(&copy.from))?;
-        for file in files.lines().filter(|file| !file.starts_with("docs/") && copy.from.join(file).is_file())
-        {
+        for file in files.lines().filter(|file| copy.from.join(file).is_file()) {
             copy.bring(file)?;
         }
         Ok(copy)
