@@ -1,6 +1,7 @@
 //! [`Identify`]: by what a message is known when it comes again.
 
 use std::fmt;
+use std::num::ParseIntError;
 use std::sync::Arc;
 
 use postbox_core::{Code, DispatchError, MessageId, MessageIdError};
@@ -10,6 +11,8 @@ use crate::message::Envelope;
 
 /// The header by which every sink of Postbox names its event.
 pub const EVENT_ID: &str = "event_id";
+/// The headers by which an event is known without an id, in the order of [`MessageId::composite`].
+const COMPOSITE: [&str; 4] = ["aggregate_type", "aggregate_id", "topic", "sequence"];
 
 /// By what the messages of a consumer are known. [`standard`](Self::standard) unless told otherwise.
 ///
@@ -28,6 +31,7 @@ enum Rule {
     Standard,
     Header(Arc<str>),
     CloudEvent,
+    Composite,
     Position,
     Custom(Custom),
 }
@@ -40,6 +44,11 @@ pub(crate) enum Unknown {
         Code::MessageIdInvalid
     )]
     Missing { missing: String },
+    #[error(
+        "{}: the header sequence of the message is no number: have its producer send one, or choose another `Identify`",
+        Code::MessageIdInvalid
+    )]
+    Unnumbered(#[source] ParseIntError),
     #[error(transparent)]
     Invalid(#[from] MessageIdError),
 }
@@ -65,6 +74,16 @@ impl Identify {
     /// Source and id of CloudEvents alone, also of events of Postbox: for consumers of several producers, all of which send CloudEvents.
     pub fn cloud_event() -> Self {
         Rule::CloudEvent.into()
+    }
+
+    /// What the event is about and its number there: the headers `aggregate_type`, `aggregate_id`, `topic` and `sequence`, all four of them,
+    /// which all sinks of Postbox send for events of an aggregate. The id is that of [`MessageId::composite`].
+    ///
+    /// For producers that number the events of their aggregates and have no other identity: where there is an `event_id`, take
+    /// [`standard`](Self::standard), since a number may be given to another event after a crash with `synchronous_commit = off`. A message
+    /// that lacks one of the four is refused: numbers of another aggregate would be taken for its own.
+    pub fn composite() -> Self {
+        Rule::Composite.into()
     }
 
     /// Its place at the broker: topic, partition and offset, or stream and number.
@@ -103,6 +122,17 @@ impl Identify {
             Rule::CloudEvent => match cloud_event(message) {
                 Some(found) => return Ok(found?),
                 None => "no source and id of CloudEvents".to_owned(),
+            },
+            Rule::Composite => match COMPOSITE.map(|name| message.header(name)) {
+                [Some(kind), Some(id), Some(topic), Some(sequence)] => {
+                    let sequence = sequence.parse().map_err(Unknown::Unnumbered)?;
+                    return Ok(MessageId::composite(kind, id, topic, sequence)?);
+                }
+                found => {
+                    let lacking = COMPOSITE.iter().zip(found).filter(|(_, value)| value.is_none());
+                    let names: Vec<String> = lacking.map(|(name, _)| format!("{name:?}")).collect();
+                    format!("no header {}", names.join(", "))
+                }
             },
             Rule::Position => "no place at its broker".to_owned(),
             Rule::Custom(rule) => return Ok(rule(message)?),
@@ -146,6 +176,7 @@ impl fmt::Debug for Identify {
             Rule::Standard => "standard",
             Rule::Header(name) => name,
             Rule::CloudEvent => "cloud_event",
+            Rule::Composite => "composite",
             Rule::Position => "position",
             Rule::Custom(_) => "custom",
         };
@@ -182,6 +213,61 @@ mod tests {
             id(&Identify::by(|message| MessageId::new(message.headers[1].1.as_str())), &both).unwrap(),
             "/shop"
         );
+    }
+
+    /// Of an event as sinks send it, which has an id of its own besides.
+    const NUMBERED: [(&str, &str); 5] = [
+        ("event_id", EVENT),
+        ("Aggregate_Type", "order"),
+        ("aggregate_id", "4|2"),
+        ("topic", "shop.order.placed.v1"),
+        ("sequence", "7"),
+    ];
+
+    #[test]
+    fn an_event_is_known_by_its_aggregate_topic_and_number() {
+        let composite = Identify::composite();
+        let found = identify_all(&composite, &[NUMBERED]);
+        assert_eq!(found, [MessageId::composite("order", "4|2", "shop.order.placed.v1", 7).unwrap()]);
+        assert_eq!(found[0].as_str(), "order|4%7C2|shop.order.placed.v1|7");
+        // Each of the four tells messages apart, and the number is one however it is written.
+        let others = [(1, "cart"), (2, "42"), (3, "shop.order.paid.v1"), (4, "8")].map(|(at, value)| {
+            let mut other = NUMBERED;
+            other[at].1 = value;
+            other
+        });
+        for other in identify_all(&composite, &others) {
+            assert_ne!(other, found[0]);
+        }
+        let mut padded = NUMBERED;
+        padded[4].1 = "+07";
+        assert_eq!(identify_all(&composite, &[padded]), found);
+    }
+
+    #[test]
+    fn half_of_a_composite_id_is_none() {
+        for at in 1..NUMBERED.len() {
+            let mut headers = NUMBERED.to_vec();
+            let (name, _) = headers.remove(at);
+            let error = id(&Identify::composite(), &headers).unwrap_err();
+            let expected = format!(
+                "OUTBOX_MESSAGE_ID_INVALID: the message has no header {:?}: have",
+                name.to_lowercase()
+            );
+            assert!(error.starts_with(&expected), "{error}");
+            assert_eq!(id(&Identify::composite().or_position(), &headers).unwrap(), "orders/0/42");
+        }
+        // What is there and wrong is not passed over for the place.
+        for (at, wrong) in [(3, ""), (4, ""), (4, "seven"), (4, "9223372036854775808"), (2, "4\n2")] {
+            let mut headers = NUMBERED;
+            headers[at].1 = wrong;
+            let error = id(&Identify::composite().or_position(), &headers).unwrap_err();
+            assert!(error.starts_with("OUTBOX_MESSAGE_ID_INVALID: "), "{error}");
+        }
+    }
+
+    fn identify_all(identify: &Identify, messages: &[[(&str, &str); 5]]) -> Vec<MessageId> {
+        messages.iter().map(|headers| identify.of(&message(headers)).unwrap()).collect()
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-use postbox_consumers::{Consumer, Source};
-use postbox_core::{Backoff, Delivery};
+use postbox_consumers::{Consumer, Identify, Source};
+use postbox_core::{AggregateKey, Backoff, Delivery, MessageId};
 use postbox_stores::sqlite::SqlxSqlite;
 use postbox_testkit::eventually;
 
@@ -102,6 +102,38 @@ pub(crate) async fn every_form_of_a_sinks_message_is_known_by_its_event(bench: &
         let seen = effects.seen(order);
         assert_eq!((seen.n, seen.topic.as_deref()), (n, Some("shop.order.placed.v1")));
     }
+}
+
+/// By what it is about and its number, whatever form it comes in and whatever other id it has.
+pub(crate) async fn an_event_of_an_aggregate_is_known_by_its_number(bench: &impl Bench) {
+    let (shop, effects) = (Shop::open().await, Effects::default());
+    let numbered = |n: usize, id: &str, sequence: i64| {
+        let mut event = order(n, "");
+        event.meta.aggregate = Some(AggregateKey::new("order", id));
+        event.meta.sequence = sequence;
+        event
+    };
+    // Three events, then the first two again, under other event ids.
+    let forms: [&[(&str, &str)]; 3] = [&[], &[("cloudevents", "binary")], &[("cloudevents", "structured")]];
+    for (n, form) in forms.iter().chain(&forms[1..]).enumerate() {
+        let (id, sequence) = [("4|2", 7), ("4|2", 8), ("43", 7)][n % 3];
+        bench.send(&[numbered(n, id, sequence)], 0, form).await;
+    }
+    // Of no aggregate: its number says nothing to a consumer that knows messages by it.
+    let nobodys = order(9, "");
+    bench.send(std::slice::from_ref(&nobodys), 0, &[]).await;
+    let (source, probe) = Probed::around(bench.source(Dead::Here).await, Fault::None);
+    let running = consumer(&shop, &effects).identify(Identify::composite()).spawn(source);
+    eventually("all are settled", PATIENCE, async || probe.acknowledged() == 6).await;
+    let report = running.shutdown().await.unwrap();
+    assert_eq!((report.first, report.before, report.dead), (3, 2, 1));
+    let mut found = shop.effects().await;
+    found.sort();
+    let expected = [("4|2", 7), ("4|2", 8), ("43", 7)]
+        .map(|(id, n)| MessageId::composite("order", id, "shop.order.placed.v1", n).unwrap().to_string());
+    assert_eq!(found, expected);
+    let reason = &bench.dead().await[0].headers["postbox-dead-reason"];
+    assert!(reason.contains(r#"no header "aggregate_type", "aggregate_id""#), "{reason}");
 }
 
 pub(crate) async fn a_handler_that_fails_is_called_again(bench: &impl Bench) {
@@ -219,6 +251,7 @@ mod suite {
         consumer_suite! { @each $bench =>
             messages_have_their_effect_once,
             every_form_of_a_sinks_message_is_known_by_its_event,
+            an_event_of_an_aggregate_is_known_by_its_number,
             a_handler_that_fails_is_called_again,
             a_poison_message_goes_to_the_dead_letters,
             what_cannot_be_buried_is_not_acknowledged,
