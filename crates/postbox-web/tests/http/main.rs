@@ -3,6 +3,7 @@
 
 mod answers;
 mod client;
+mod counted;
 mod databases;
 mod refusals;
 mod shop;
@@ -47,6 +48,7 @@ on_each! {
     trouble: a_lease_is_renewed_while_the_handler_runs,
     trouble: who_was_taken_over_is_told_so,
     trouble: of_16_callers_one_is_served_by_the_handler,
+    counted: calls_are_counted_by_their_results,
     with_transaction: order_event_and_answer_are_one_commit,
     with_transaction: what_fails_is_rolled_back_and_runs_again,
     with_transaction: a_refusal_is_stored_without_an_effect,

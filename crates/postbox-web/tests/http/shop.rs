@@ -18,6 +18,7 @@ use postbox_web::{IdempotencyLayer, IdempotentTx, REPLAYED};
 use tokio::sync::Semaphore;
 
 use crate::client::Ask;
+use crate::counted::Counted;
 
 /// What the tests ask of every shop.
 pub(crate) trait Shop: Sync {
@@ -50,6 +51,8 @@ pub(crate) trait Shop: Sync {
 pub(crate) struct Door {
     pub(crate) address: String,
     pub(crate) floor: Arc<Floor>,
+    /// What the layers count.
+    pub(crate) counted: Counted,
     idle: Box<dyn Fn() -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>,
     server: tokio::task::JoinHandle<()>,
 }
@@ -125,9 +128,13 @@ where
             .body_limit(10_000)
             .response_limit(1_000)
     };
-    let optional = layer(store.clone()).build();
-    let required = layer(store.clone()).require_key().problem_types("https://shop.example/problems/").build();
-    let quick = layer(store).lease(Duration::from_secs(1)).build();
+    let counted = Counted::default();
+    // The layer takes its counters from the recorder that is there when it is built.
+    let (optional, required, quick) = metrics::with_local_recorder(&counted, || {
+        let optional = layer(store.clone()).build();
+        let required = layer(store.clone()).require_key().problem_types("https://shop.example/problems/");
+        (optional, required.build(), layer(store).lease(Duration::from_secs(1)).build())
+    });
     let app = Router::new()
         .route("/echo", post(echo).get(echo))
         .route("/things/{id}", post(echo).patch(echo))
@@ -148,7 +155,7 @@ where
         let layer = optional.clone();
         Box::pin(async move { layer.idle().await })
     });
-    Door { address, floor, idle, server }
+    Door { address, floor, counted, idle, server }
 }
 
 /// Says how many handlers have run, so that no two answers are alike.
