@@ -429,6 +429,34 @@ mod tests {
     }
 
     #[test]
+    fn hazard_50_topics_beyond_the_limit_share_a_label() {
+        let recorder = Counted::default();
+        metrics::with_local_recorder(&recorder, || {
+            let telemetry = Telemetry::new("outbox", "t", 2);
+            for n in (0..10).chain(0..10) {
+                let topic: Topic = format!("org.thing{n}.happened.v1").parse().unwrap();
+                telemetry.enqueued(&topic);
+                telemetry.dispatched(&topic, true, Duration::ZERO, 3);
+                telemetry.dispatched(&topic, false, Duration::ZERO, 1);
+                telemetry.died(&topic);
+                telemetry.dead_lettered(&topic);
+            }
+        });
+        let mut expected = Vec::new();
+        for (topic, times) in [("org.thing0.happened.v1", 2), ("org.thing1.happened.v1", 2), ("other", 16)] {
+            for name in ["dead", "dlq", "enqueue"] {
+                expected.push((format!("outbox_{name}_total{{table=t,topic={topic}}}"), times));
+            }
+            for (result, events) in [("failure", 1), ("success", 3)] {
+                let labels = format!("table=t,topic={topic},result={result}");
+                expected.push((format!("outbox_dispatch_total{{{labels}}}"), events * times));
+            }
+        }
+        expected.sort();
+        assert_eq!(recorder.all(), expected);
+    }
+
+    #[test]
     fn hazard_50_consumers_beyond_the_limit_share_a_label() {
         let recorder = Counted::default();
         metrics::with_local_recorder(&recorder, || {
