@@ -1,4 +1,4 @@
-//! `postbox inbox list|forget`, `migrate --inbox` and the cleaner of an inbox, on PostgreSQL and on a file.
+//! `postbox inbox list|forget`, `migrate --inbox` and the cleaner of an inbox, on PostgreSQL, MariaDB and a file.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -7,13 +7,13 @@ use std::process::Command;
 
 use common::case::case;
 use common::{Done, LONG, Place, TABLE, address, finish, get, url_as};
-use postbox_testkit::{Program, eventually_blocking};
+use postbox_testkit::{MariaDb, MariaDbServer, Program, eventually_blocking};
 use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, SqliteConnection};
 use tempfile::TempDir;
 
-/// The same story for both databases: how the program is run there, and how SQL is.
+/// The same story for each database: how the program is run there, and how SQL is.
 trait Story {
     const TABLE: &'static str;
     const INBOX: &'static str;
@@ -37,7 +37,10 @@ trait Story {
     fn record(&self, consumer: &str, messages: std::ops::Range<u32>, hours: u32) {
         for message in messages {
             let (inbox, ago) = (Self::INBOX, self.ago(hours));
-            self.sql(&format!("INSERT INTO {inbox} VALUES ('{consumer}', 'order-{message}', {ago})"));
+            let columns = "consumer, message_id, processed_at";
+            self.sql(&format!(
+                "INSERT INTO {inbox} ({columns}) VALUES ('{consumer}', 'order-{message}', {ago})"
+            ));
         }
     }
 
@@ -97,6 +100,29 @@ impl Story for Folder {
 
     fn ago(&self, hours: u32) -> String {
         format!("(CAST(unixepoch() AS INTEGER) - {hours} * 3600) * 1000000")
+    }
+}
+
+/// A directory, with a database of MariaDB.
+struct OnMariaDb(TempDir, MariaDb);
+
+impl Story for OnMariaDb {
+    const TABLE: &'static str = "org_outbox";
+    const INBOX: &'static str = "org_inbox";
+
+    fn run(&self, words: &str) -> Done {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_postbox"));
+        command.args(with_table(words, Self::TABLE)).current_dir(self.0.path()).env_clear();
+        command.envs([("USER", "tester"), ("HOSTNAME", "testhost"), ("DATABASE_URL", &self.1.url)]);
+        finish(command, "")
+    }
+
+    fn sql(&self, sql: &str) -> String {
+        self.1.sql(sql)
+    }
+
+    fn ago(&self, hours: u32) -> String {
+        format!("UTC_TIMESTAMP(6) - INTERVAL {hours} HOUR")
     }
 }
 
@@ -219,6 +245,13 @@ fn an_inbox_is_made_listed_forgotten_and_cleaned_in_a_file() {
     let folder = Folder(tempfile::tempdir().unwrap());
     folder.ok("migrate up");
     the_whole_story(&folder);
+}
+
+#[test]
+fn an_inbox_is_made_listed_forgotten_and_cleaned_on_mariadb() {
+    let place = OnMariaDb(tempfile::tempdir().unwrap(), MariaDbServer::shared().database());
+    place.ok("migrate up");
+    the_whole_story(&place);
 }
 
 #[test]
