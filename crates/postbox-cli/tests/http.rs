@@ -169,6 +169,29 @@ fn a_port_that_is_taken_is_an_error_at_the_start() {
 }
 
 #[test]
+fn aggregates_that_wait_behind_a_dead_event_are_a_gauge() {
+    let place = Place::new();
+    place.ok(&["migrate", "up", "--order-index", "--table", TABLE]);
+    // Two wait behind the dead one of aggregate 7, one of aggregate 8 behind nobody; what is dead in 9 holds nobody up.
+    place.insert(5);
+    let aggregate = "CASE WHEN sequence < 4 THEN '7' WHEN sequence = 4 THEN '8' ELSE '9' END";
+    let dead = "CASE WHEN sequence IN (1, 5) THEN now() END";
+    place.db.psql(&format!(
+        "UPDATE {TABLE} SET aggregate_type = 'order', aggregate_id = {aggregate}, dead_at = {dead}"
+    ));
+    let relay = place.relay(&["--ordering", "aggregate", "--listen", "127.0.0.1:0"]);
+    let address = address(&relay);
+    place.wait_for_delivered(1);
+    for line in
+        ["outbox_blocked{table=\"public.org_outbox\"} 1", "outbox_dead{table=\"public.org_outbox\"} 2"]
+    {
+        let look = || get(&address, "/metrics").1.lines().any(|shown| shown == line);
+        eventually_blocking(line, LONG, look);
+    }
+    assert_eq!(place.delivered().len(), 1, "the one that waits behind nobody");
+}
+
+#[test]
 fn metrics_can_be_switched_off_and_logs_can_be_json() {
     let place = Place::new();
     let args = ["relay", "--table", TABLE, "--sink", "null:", "--listen", ":0", "--metrics-enabled=false"];

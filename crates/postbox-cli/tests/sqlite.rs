@@ -6,7 +6,7 @@ mod common;
 use std::process::Command;
 
 use common::every::check_every_command;
-use common::{Done, LONG, TOPIC, distinct, finish};
+use common::{Done, LONG, TOPIC, address, distinct, finish, get};
 use postbox_core::{Outbox, Record, Topic};
 use postbox_stores::sqlite;
 use postbox_testkit::{Oracle, Program, eventually_blocking, read_jsonl};
@@ -151,10 +151,12 @@ fn a_blocked_aggregate_is_seen_and_freed() {
         "UPDATE {TABLE} SET aggregate_type = 'order', aggregate_id = iif(sequence < 3, '7', '8')"
     ));
     folder.sql(&format!("UPDATE {TABLE} SET dead_at = {NOW}, last_error = 'HTTP 410' WHERE sequence = 1"));
-    let order = ["--ordering", "aggregate"];
+    let order = ["--ordering", "aggregate", "--listen", "127.0.0.1:0"];
     let mut relay = folder.relay(&order);
     eventually_blocking("the other aggregate", LONG, || folder.delivered().len() == 1);
     assert_eq!(folder.delivered()[0]["sequence"], 3);
+    let (address, gauge) = (address(&relay), format!("outbox_blocked{{table=\"{TABLE}\"}} 1"));
+    eventually_blocking(&gauge, LONG, || get(&address, "/metrics").1.lines().any(|line| line == gauge));
     assert!(folder.ok("status").contains("  blocked 1"), "{}", folder.ok("status"));
     assert_eq!(folder.json("status")["tables"][0]["counts"]["blocked"], 1);
     // `--dead-retention` is not for what others wait behind.
