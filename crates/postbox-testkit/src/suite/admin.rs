@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postbox_core::cleaner::{Cleaner, Due, Sweep, SweepCount, SweepRequest, Swept};
-use postbox_core::{DeadFilter, DeadLetters, Inspect, Relay, Settings, Topic};
+use postbox_core::{DeadFilter, DeadLetters, Inspect, Relay, Settings, TenantId, Topic};
 
 use super::script::{Act, Scripted};
 use super::{Subject, TOPIC, claim, enqueue, event, events, quick, state};
@@ -54,9 +54,15 @@ pub async fn the_cleaner_touches_only_what_it_may<S: Subject>(subject: &S) {
 
 /// Filters, causes, replay by id and by filter, discard, audit.
 pub async fn dead_events_are_found_replayed_and_discarded<S: Subject>(subject: &S) {
-    let records: Vec<_> =
-        (0..12).map(|n| event(if n < 8 { TOPIC } else { OTHER }, n).build().unwrap()).collect();
-    let ids = enqueue(subject, records).await;
+    let (full, acme) = (subject.features().full, TenantId::from_name("acme"));
+    let record = |n: usize| {
+        let one = event(if n < 8 { TOPIC } else { OTHER }, n);
+        let one = if n.is_multiple_of(2) { one.tenant(acme) } else { one };
+        // A bare table has no place for aggregates.
+        let one = if full && n < 9 { one.aggregate(if n < 3 { "order" } else { "cart" }, n) } else { one };
+        one.build().unwrap()
+    };
+    let ids = enqueue(subject, (0..12).map(record).collect()).await;
     let sink = Scripted::new(|_| Act::Reject);
     // One at a time, so that they die in order.
     run(subject, &sink, 1).await;
@@ -74,6 +80,20 @@ pub async fn dead_events_are_found_replayed_and_discarded<S: Subject>(subject: &
     let of_topic =
         DeadFilter { topic: Some(OTHER.to_string()), cause: Some(causes[1].cause.clone()), ..all.clone() };
     assert_eq!(admin.count(&of_topic).await.unwrap(), 4);
+    let of_tenant = DeadFilter { tenant_id: Some(acme), ..all.clone() };
+    let found = admin.query(&of_tenant, 100).await.unwrap();
+    assert_eq!((found.len(), admin.count(&of_tenant).await.unwrap()), (6, 6));
+    assert!(found.iter().all(|event| event.tenant_id == acme));
+    assert_eq!(admin.count(&DeadFilter { tenant_id: Some(acme), ..of_topic.clone() }).await.unwrap(), 2);
+    for (kind, events, of_acme) in [("order", 3, 2), ("cart", 6, 3), ("Order", 0, 0)] {
+        let of_kind = DeadFilter { aggregate_type: Some(kind.into()), ..all.clone() };
+        let found = admin.query(&of_kind, 100).await.unwrap();
+        let kinds = found.iter().filter(|event| event.aggregate_type.as_deref() == Some(kind)).count();
+        let (events, of_acme) = if full { (events, of_acme) } else { (0, 0) };
+        assert_eq!((found.len(), kinds), (events, events), "{kind}");
+        let both = DeadFilter { tenant_id: Some(acme), ..of_kind };
+        assert_eq!(admin.count(&both).await.unwrap(), of_acme, "{kind}");
+    }
     let by_error = DeadFilter { error: Some("nev".into()), older_than: Some(HOUR), ..all.clone() };
     assert_eq!(admin.count(&by_error).await.unwrap(), 0, "none is that old");
     let recent = DeadFilter { error: Some("nev".into()), newer_than: Some(HOUR), ..all.clone() };
