@@ -113,6 +113,7 @@ fn every_metric_is_there_under_its_prefix() {
         "scheduled{table=\"public.org_outbox\"}",
         "blocked{table=\"public.org_outbox\"}",
         "oldest_pending_age_seconds{table=\"public.org_outbox\"}",
+        "oldest_transaction_age_seconds{table=\"public.org_outbox\"}",
         "relay_leader{table=\"public.org_outbox\"} 1",
         "circuit_open{table=\"public.org_outbox\",sink=\"down\"} 1",
         "queue_depth{table=\"public.org_outbox\",queue=\"main\"}",

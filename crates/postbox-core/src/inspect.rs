@@ -58,4 +58,10 @@ pub trait Inspect: Send + Sync {
 
     /// Who works on it.
     fn relay(&self) -> impl Future<Output = Result<TableRelay, StoreError>> + Send;
+
+    /// How long the oldest transaction has been open that keeps the database from cleaning up behind the relay, as far as its user may see;
+    /// none where no transaction does so, or the database does not tell. Zero when none is open.
+    fn oldest_transaction(&self) -> impl Future<Output = Result<Option<Duration>, StoreError>> + Send {
+        std::future::ready(Ok(None))
+    }
 }

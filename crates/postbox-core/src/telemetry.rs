@@ -107,6 +107,12 @@ pub const METRICS: &[MetricInfo] = &[
         &["table"],
         "How long the oldest pending event has been due.",
     ),
+    metric(
+        "oldest_transaction_age_seconds",
+        "gauge",
+        &["table"],
+        "How long the oldest transaction is open that keeps vacuum from cleaning up behind the relay, as far as its user may see (PostgreSQL).",
+    ),
     metric("relay_leader", "gauge", &["table"], "1 where this relay is the active one, 0 on a standby."),
     metric("circuit_open", "gauge", &["table", "sink"], "1 while the sink is down and its events wait."),
     metric("queue_depth", "gauge", &["table", "queue"], "Events claimed and not yet dispatched, by sink."),
@@ -294,6 +300,11 @@ impl Telemetry {
         self.gauge("scheduled").set(counts.scheduled as f64);
         self.gauge("blocked").set(counts.blocked as f64);
         self.gauge("oldest_pending_age_seconds").set(counts.oldest_pending_age.as_secs_f64());
+    }
+
+    /// How long the oldest transaction is open that the database cannot clean up behind (hazard 15). Not who has it: a process id is no label.
+    pub fn oldest_transaction(&self, age: Duration) {
+        self.gauge("oldest_transaction_age_seconds").set(age.as_secs_f64());
     }
 
     fn gauge(&self, name: &str) -> Gauge {

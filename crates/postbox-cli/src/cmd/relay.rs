@@ -257,6 +257,10 @@ async fn count(TableMonitor { table, admin, telemetry }: TableMonitor) -> Result
             // The relay itself says what is wrong; here only the gauges stand still.
             Err(error) => tracing::debug!(%table, %error, "the table cannot be counted"),
         }
+        match admin.oldest_transaction().await {
+            Ok(age) => age.into_iter().for_each(|age| telemetry.oldest_transaction(age)),
+            Err(error) => tracing::debug!(%table, %error, "open transactions cannot be looked at"),
+        }
         tokio::time::sleep(COUNT_EVERY).await;
     }
 }

@@ -111,6 +111,10 @@ impl Inspect for AnyAdmin {
     async fn relay(&self) -> Result<TableRelay, StoreError> {
         each!(self, admin => async admin.relay())
     }
+
+    async fn oldest_transaction(&self) -> Result<Option<Duration>, StoreError> {
+        each!(self, admin => async admin.oldest_transaction())
+    }
 }
 
 impl Survey for AnyAdmin {

@@ -324,6 +324,12 @@ impl Inspect for PgAdmin {
         };
         read().map_err(classify)
     }
+
+    async fn oldest_transaction(&self) -> Result<Option<Duration>, StoreError> {
+        let row = ask::one(&self.pool, ask(include_str!("sql/oldest_transaction.sql"))).await?;
+        let age: f64 = row.try_get(0).map_err(classify)?;
+        Ok(Some(Duration::try_from_secs_f64(age).unwrap_or_default()))
+    }
 }
 
 impl Sweep for PgAdmin {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postbox_core::Inspect as _;
 use postbox_core::cleaner::{Sweep as _, Tidied};
 use postbox_stores::postgres::PgAdmin;
 use postbox_testkit::eventually;
@@ -11,6 +12,9 @@ use crate::subject::{Shape, Table};
 
 /// The server counts at its leisure.
 const COUNTED: Duration = Duration::from_secs(30);
+
+/// Takes a snapshot and keeps it.
+const SNAPSHOT: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM org_outbox";
 
 /// Enough that it is worth it, left behind by rows that are gone.
 fn leave_rows_behind(table: &Table) {
@@ -73,15 +77,36 @@ async fn a_history_is_vacuumed_too() {
 async fn a_transaction_that_is_older_holds_the_room() {
     let table = Table::new(Shape::Migrated).await;
     let mut open = table.owner.begin().await.unwrap();
-    sqlx::raw_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM org_outbox")
-        .execute(&mut *open)
-        .await
-        .unwrap();
+    sqlx::raw_sql(SNAPSHOT).execute(&mut *open).await.unwrap();
     leave_rows_behind(&table);
     let admin = table.admin();
     tidied(&admin, Tidied::Held).await;
     open.rollback().await.unwrap();
     tidied(&admin, Tidied::Done).await;
+}
+
+/// What a gauge and an alert go by: the age of who holds the room, while he does (hazard 15).
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_transaction_that_holds_the_room_is_told() {
+    let (table, other) = (Table::new(Shape::Migrated).await, Table::new(Shape::Migrated).await);
+    let admin = table.admin();
+    let age = async || admin.oldest_transaction().await.unwrap().unwrap();
+    // Of another database: its snapshot holds nothing here.
+    let mut elsewhere = other.owner.begin().await.unwrap();
+    sqlx::raw_sql(SNAPSHOT).execute(&mut *elsewhere).await.unwrap();
+    let mut open = table.owner.begin().await.unwrap();
+    // Nor does one that has looked at nothing yet.
+    eventually("nobody who holds it", COUNTED, async || age().await.is_zero()).await;
+    sqlx::raw_sql(SNAPSHOT).execute(&mut *open).await.unwrap();
+    let while_open = Duration::from_millis(500);
+    eventually("its age", COUNTED, async || age().await > while_open).await;
+    let mut later = table.owner.begin().await.unwrap();
+    sqlx::raw_sql(SNAPSHOT).execute(&mut *later).await.unwrap();
+    assert!(age().await > while_open, "the older one of two");
+    open.rollback().await.unwrap();
+    later.rollback().await.unwrap();
+    eventually("nobody again", COUNTED, async || age().await.is_zero()).await;
+    elsewhere.rollback().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
