@@ -56,6 +56,7 @@ fn login(client: &Client, token: &str) -> (Client, String) {
     (client.with("cookie", value), answer.json()["csrf"].as_str().unwrap().to_owned())
 }
 
+/// Tokens, foreign hosts, requests of other sites (hazard 51).
 #[test]
 fn every_route_refuses_who_may_not() {
     let site = Site::sqlite();
@@ -145,6 +146,7 @@ fn read_only_refuses_every_change_of_everybody() {
     relay.stop(LONG);
 }
 
+/// A page of another site, or a name that was made to point here, is no operator (hazard 51).
 #[test]
 fn without_tokens_this_machine_may_do_everything_and_no_other_site_anything() {
     let site = Site::sqlite();

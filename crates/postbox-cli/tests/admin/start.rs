@@ -22,6 +22,7 @@ fn it_is_off_unless_it_is_asked_for() {
 /// Flags, variables, and what must be said of them.
 type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
 
+/// Another address than loopback needs a token (hazard 51).
 #[test]
 fn what_would_open_it_to_others_is_refused() {
     let site = Site::sqlite();

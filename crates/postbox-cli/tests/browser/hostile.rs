@@ -48,6 +48,7 @@ fn harm(desk: &Desk) -> String {
     desk.browser.run(script, &[]).as_str().unwrap().to_owned()
 }
 
+/// Payload, error, topic and headers are shown and never run (hazard 51).
 #[test]
 fn hostile_events_are_text_on_every_page() {
     let place = Place::new();

@@ -101,7 +101,7 @@ async fn race<C: IdempotencyStore>(calls: &C, call: &Arc<Call>) -> (Vec<Ticket>,
     (tickets, others)
 }
 
-/// Of those who come at once one runs, the others are told how long to wait at most.
+/// Of those who come at once one runs, the others are told how long to wait at most (hazard 46).
 pub async fn of_16_racers_one_runs<S: CallsSubject>(subject: &S) {
     let calls = subject.calls();
     let (tickets, others) = race(&calls, &call("race")).await;
@@ -145,7 +145,7 @@ pub async fn another_content_is_a_mismatch<S: CallsSubject>(subject: &S) {
     assert_eq!(begin(&calls, &with_content("k", 1)).await, Begun::Replay(answer("done")));
 }
 
-/// One of many takes a call over whose owner has died; that one can do nothing to it any more.
+/// One of many takes a call over whose owner has died; that one can do nothing to it any more (hazard 46).
 pub async fn after_a_crash_one_of_16_takes_over_and_the_old_one_is_fenced<S: CallsSubject>(subject: &S) {
     let (calls, call) = (subject.calls(), call("crash"));
     let old = run(&calls, &call).await;

@@ -28,6 +28,7 @@ pub(crate) async fn quotes_make_no_other_key<S: Shop>(shop: &S) {
     assert!(bare.is_replayed() && quoted.body == bare.body, "{bare:?}");
 }
 
+/// Else one caller would be given another's answer (hazard 46).
 pub(crate) async fn two_principals_have_keys_of_their_own<S: Shop>(shop: &S) {
     for (account, answer) in
         [("acme", "1: tea"), ("zenith", "2: tea"), ("acme", "1: tea"), ("zenith", "2: tea")]

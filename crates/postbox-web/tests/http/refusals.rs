@@ -3,6 +3,7 @@
 use crate::client::Ask;
 use crate::shop::Shop;
 
+/// A key belongs to one content and one route (hazard 46).
 pub(crate) async fn another_body_path_or_query_is_another_request<S: Shop>(shop: &S) {
     let reused = (422, "IDEMPOTENCY_KEY_REUSED".to_owned());
     assert_eq!(shop.ask("/things/1?a=b").key("k").body("tea").send().await.status, 201);

@@ -70,6 +70,7 @@ pub(crate) async fn a_lease_is_renewed_while_the_handler_runs<S: Shop>(shop: &S)
     assert_eq!((first.await.unwrap().body.as_str(), shop.handled()), ("1", 1));
 }
 
+/// The fence of a take-over (hazard 46).
 pub(crate) async fn who_was_taken_over_is_told_so<S: Shop>(shop: &S) {
     let (ask, floor) = (shop.ask("/gate").key("k"), &shop.door().floor);
     let send = || {
@@ -90,6 +91,7 @@ pub(crate) async fn who_was_taken_over_is_told_so<S: Shop>(shop: &S) {
     assert_eq!(ask.send().await.body, "2", "one answer counts");
 }
 
+/// Calls with one key that come at once (hazard 46).
 pub(crate) async fn of_16_callers_one_is_served_by_the_handler<S: Shop>(shop: &S) {
     let ask = Arc::new(shop.ask("/echo").key("k").body("tea"));
     let mut callers = JoinSet::new();
