@@ -18,6 +18,9 @@ pub struct DeadFilter {
     /// Of this aggregate type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aggregate_type: Option<String>,
+    /// Of the aggregate with this id, of whatever type if none is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aggregate_id: Option<String>,
     /// Of this tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant_id: Option<TenantId>,

@@ -129,9 +129,9 @@ fn command(table: &Table, words: &str, fields: &Fields, chosen: &Chosen) -> Resu
         }
         return Ok(command);
     }
+    let (kind, id) = (fields.text("aggregate_type")?, fields.text("aggregate_id")?);
+    command = command.flag("topic", fields.text("topic")?).aggregate(kind.as_deref(), id.as_deref());
     for (field, flag) in [
-        ("topic", "topic"),
-        ("aggregate_type", "aggregate"),
         ("tenant", "tenant"),
         ("older_than", "older-than"),
         ("since", "since"),

@@ -59,18 +59,12 @@ pub(super) async fn list(State(admin): Shared, Path(id): Path<String>, uri: Uri)
 
 /// The command line of a list.
 fn command(table: &Table, fields: &Fields, filter: &EventFilter) -> Result<super::table::Command, Refusal> {
-    let aggregate = match (&filter.aggregate_type, &filter.aggregate_id) {
-        (Some(kind), Some(id)) => Some(format!("{kind}/{id}")),
-        (Some(kind), None) => Some(kind.clone()),
-        // The command has no way to ask for an id without its type.
-        (None, _) => None,
-    };
     let status = filter.status.map(|status| status.as_str().to_lowercase());
     Ok(table
         .command("events list")
         .flag("topic", filter.topic.as_ref())
         .flag("tenant", fields.text("tenant")?)
-        .flag("aggregate", aggregate)
+        .aggregate(filter.aggregate_type.as_deref(), filter.aggregate_id.as_deref())
         .flag("status", status)
         .flag("error", filter.error.as_ref())
         .flag("since", fields.text("since")?))

@@ -25,8 +25,8 @@ const MOST_EVENTS: usize = 1000;
 pub(super) const BODY_BYTES: usize = 64 * 1024;
 
 /// What a filter of dead events has.
-pub(super) const DEAD_FILTER: [&str; 7] =
-    ["topic", "aggregate_type", "tenant", "older_than", "since", "error", "cause"];
+pub(super) const DEAD_FILTER: [&str; 8] =
+    ["topic", "aggregate_type", "aggregate_id", "tenant", "older_than", "since", "error", "cause"];
 
 /// The values of a request, by name.
 #[derive(Debug, Default)]
@@ -181,9 +181,15 @@ impl Fields {
 
     /// Which dead events, apart from their cause.
     pub(super) fn dead_filter(&self) -> Result<DeadFilter, Refusal> {
+        let (aggregate_type, aggregate_id) = (self.text("aggregate_type")?, self.text("aggregate_id")?);
+        // Commands name an aggregate by both: the line that is shown with a change must not be about more than the change.
+        if aggregate_id.is_some() && aggregate_type.is_none() {
+            return Err(wrong("aggregate_id", "give aggregate_type with it"));
+        }
         Ok(DeadFilter {
             topic: self.text("topic")?,
-            aggregate_type: self.text("aggregate_type")?,
+            aggregate_type,
+            aggregate_id,
             tenant_id: self.tenant()?,
             older_than: self.delay("older_than")?,
             newer_than: self.delay("since")?,

@@ -156,6 +156,17 @@ impl Command {
         self
     }
 
+    /// With the aggregates that a filter names.
+    pub(super) fn aggregate(self, kind: Option<&str>, id: Option<&str>) -> Self {
+        let both = match (kind, id) {
+            (Some(kind), Some(id)) => Some(format!("{kind}/{id}")),
+            (Some(kind), None) => Some(kind.to_owned()),
+            // The command has no way to ask for an id without its type.
+            (None, _) => None,
+        };
+        self.flag("aggregate", both)
+    }
+
     /// With a switch, if it is on.
     pub(super) fn switch(mut self, name: &str, on: bool) -> Self {
         if on {

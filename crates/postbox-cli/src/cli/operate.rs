@@ -32,17 +32,17 @@ fn limit() -> Arg {
 }
 
 /// The flags that every filter has.
-fn filters(aggregate: (&'static str, &'static str)) -> Vec<Arg> {
+fn filters() -> Vec<Arg> {
     vec![
         option("topic", "TOPIC", "Of this topic"),
         option("tenant", "TENANT", "Of this tenant: a UUID, or a name"),
-        option("aggregate", aggregate.0, aggregate.1),
+        option("aggregate", "TYPE[/ID]", "Of this aggregate type, or of this one aggregate"),
         option("error", "TEXT", "Whose last error contains this"),
     ]
 }
 
 fn event_filters() -> Vec<Arg> {
-    let mut flags = filters(("TYPE[/ID]", "Of this aggregate type, or of this one aggregate"));
+    let mut flags = filters();
     flags.push(
         option("status", "STATUS", "In this status")
             .value_parser(PossibleValuesParser::new(["new", "publishing", "failed", "sent", "dead"]))
@@ -53,7 +53,7 @@ fn event_filters() -> Vec<Arg> {
 }
 
 fn dead_filters() -> Vec<Arg> {
-    let mut flags = filters(("TYPE", "Of this aggregate type"));
+    let mut flags = filters();
     flags.extend([
         option("since", "DURATION", "Dead for at most this long, such as 2m"),
         option("older-than", "DURATION", "Dead for at least this long"),

@@ -120,6 +120,7 @@ impl Chosen {
         let parts: Vec<String> = [
             filter.topic.as_ref().map(|topic| format!("topic = {topic}")),
             filter.aggregate_type.as_ref().map(|kind| format!("aggregate type = {kind}")),
+            filter.aggregate_id.as_ref().map(|id| format!("aggregate = {id}")),
             filter.tenant_id.map(|tenant| format!("tenant = {tenant}")),
             age("at least", filter.older_than),
             age("at most", filter.newer_than),

@@ -102,16 +102,11 @@ pub(crate) fn event_filter(call: &Call<'_>, now: OffsetDateTime) -> Result<Event
 
 /// Which dead events, apart from their cause.
 pub(crate) fn dead_filter(call: &Call<'_>) -> Result<DeadFilter, Failure> {
-    let aggregate_type = match aggregate(call)? {
-        (_, Some(_)) => {
-            let given = call.text("aggregate").unwrap_or_default();
-            return Err(wrong("aggregate", given, "give the type alone, such as organization"));
-        }
-        (kind, None) => kind,
-    };
+    let (aggregate_type, aggregate_id) = aggregate(call)?;
     Ok(DeadFilter {
         topic: call.text("topic").map(str::to_owned),
         aggregate_type,
+        aggregate_id,
         tenant_id: tenant(call),
         older_than: duration(call, "older-than")?,
         newer_than: duration(call, "since")?,

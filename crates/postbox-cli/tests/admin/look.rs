@@ -75,11 +75,12 @@ fn every_page_has_its_answer_in_both_databases() {
         );
         let says = format!("postbox dead replay --table {} --cause {cause} --first 1", site.table);
         assert_eq!(preview["command"], says);
-        assert_eq!(
-            viewer.get(&format!("/api/v1{}", site.path("/dead/preview"))).status,
-            400,
-            "never all by silence"
-        );
+        let status = |path: &str| viewer.get(&format!("/api/v1{}", site.path(path))).status;
+        assert_eq!(status("/dead/preview"), 400, "never all by silence");
+        let one = viewer.json(&site.path("/dead/preview?aggregate_type=letter&aggregate_id=1"));
+        let says = format!("postbox dead replay --table {} --aggregate letter/1", site.table);
+        assert_eq!((one["rows"].as_u64(), one["command"].as_str()), (Some(1), Some(says.as_str())), "{one}");
+        assert_eq!(status("/dead/preview?aggregate_id=1"), 400, "no command says this");
         let sent_again = viewer.json(&site.path("/published/preview?since=1h"));
         assert_eq!(sent_again["rows"], 1, "{sent_again}");
 

@@ -51,6 +51,34 @@ fn a_cause_is_replayed_one_first_and_then_the_rest() {
     assert_eq!(desk.browser.complaints(), Vec::<String>::new());
 }
 
+/// Of the filter nothing is lost on the way: else more would be replayed or discarded than was looked at.
+#[test]
+fn all_that_match_a_filter_of_events_are_all_that_match_it_among_the_dead() {
+    let place = Place::new();
+    bury(&place, 9, TOPIC, "HTTP 410 from a");
+    bury(&place, 9, "org.member.left.v1", "HTTP 410 from a");
+    bury(&place, 9, TOPIC, "the schema is not known");
+    let desk = desk!(place);
+    desk.goto("events?status=dead&aggregate=member%2F7&since=1h");
+    desk.browser.see("3 shown, the last ones");
+    desk.browser.see("not by when they were written");
+    let link = "document.querySelector('[data-key=bulk]')";
+    assert_eq!(desk.browser.run(&format!("return {link} === null"), &[]), true, "since: is not carried");
+    let tenant = "00000000-0000-0000-0000-000000000000";
+    desk.goto(&format!("events?status=dead&aggregate=member%2F7&error=HTTP&topic={TOPIC}&tenant={tenant}"));
+    desk.browser.see("1 shown, the last ones");
+    desk.browser.press("See what these died of, and replay all that match →");
+    desk.browser.see("1 event, 1 cause");
+    desk.browser.press("Discard…");
+    desk.browser.see(&format!("postbox dead discard --table {TABLE} --topic {TOPIC} --aggregate member/7"));
+    desk.browser.keys("discard");
+    desk.browser.press("Discard 1");
+    desk.wait_for_rows(26, "dead_at IS NOT NULL");
+    let left = format!("aggregate_id = '7' AND topic = '{TOPIC}' AND last_error LIKE 'HTTP%'");
+    assert_eq!(desk.place.count(&left), 0, "it was the one that was meant");
+    assert_eq!(desk.browser.complaints(), Vec::<String>::new());
+}
+
 #[test]
 fn what_dies_again_is_said_and_a_slow_replay_is_stopped() {
     let place = Place::new();

@@ -29,6 +29,7 @@ fn condition(filter: &DeadFilter) -> Clause {
     let mut clause = Clause::new("published_at IS NULL AND dead_at IS NOT NULL");
     clause.and("topic = ?", filter.topic.as_deref());
     clause.and("aggregate_type = ?", filter.aggregate_type.as_deref());
+    clause.and("aggregate_id = ?", filter.aggregate_id.as_deref());
     clause.and("tenant_id = ?", filter.tenant_id.map(|tenant| tenant.0));
     clause.and("dead_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", filter.older_than.map(span));
     clause.and("dead_at >= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND", filter.newer_than.map(span));

@@ -13,19 +13,20 @@ use super::error::classify;
 const CAUSE: &str = "regexp_replace(coalesce(last_error, ''), \
     '[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}|[0-9]+', '#', 'g')";
 
-/// The condition of a filter: `$1` to `$7`, each left out where it is null.
+/// The condition of a filter: `$1` to `$8`, each left out where it is null.
 const WHERE: &str =
     "{{dead}} AND ($1::text IS NULL OR topic = $1) AND ($2::text IS NULL OR {{aggregate_type}} = $2)
     AND ($3::uuid IS NULL OR tenant_id = $3)
     AND ($4::float8 IS NULL OR {{died}} <= now() - make_interval(secs => $4))
     AND ($5::float8 IS NULL OR {{died}} >= now() - make_interval(secs => $5))
-    AND ($6::text IS NULL OR strpos(last_error, $6) > 0) AND ($7::text IS NULL OR {{cause}} = $7)";
+    AND ($6::text IS NULL OR strpos(last_error, $6) > 0) AND ($7::text IS NULL OR {{cause}} = $7)
+    AND ($8::text IS NULL OR {{aggregate_id}} = $8)";
 
 const REVIVE: &str = "attempts = 0, available_at = now(), last_error = NULL{{revive}}";
 
 fn fill(looked: &Looked, sql: &str) -> String {
     // What takes many statements goes by the time of the first: else what it is about changes while it runs.
-    let sql = sql.replace("{{where_then}}", &WHERE.replace("now()", "$9"));
+    let sql = sql.replace("{{where_then}}", &WHERE.replace("now()", "$10"));
     let sql = sql.replace("{{where}}", WHERE).replace("{{set}}", REVIVE);
     // A row with a time that no client can hold must not keep anybody from the others.
     let died = looked.template.fill("{{died}}");
@@ -42,6 +43,7 @@ fn about(sql: String, filter: &DeadFilter) -> Ask<'_> {
         .bind(filter.newer_than.map(|age| age.as_secs_f64()))
         .bind(&filter.error)
         .bind(&filter.cause)
+        .bind(&filter.aggregate_id)
 }
 
 impl PgAdmin {
@@ -84,7 +86,7 @@ impl DeadLetters for PgAdmin {
             looked,
             "SELECT event_id, tenant_id, topic, {{aggregate_type}}, {{aggregate_id}}, sequence, attempts, {{time(created_at)}},
                     {{time(dead_time)}}, last_error
-             FROM {{table}} WHERE {{where}} ORDER BY {{died}}, sequence LIMIT $8",
+             FROM {{table}} WHERE {{where}} ORDER BY {{died}}, sequence LIMIT $9",
         );
         let rows = ask::all(&self.pool, about(sql, filter).bind(i64::from(limit))).await?;
         let read = |row: &sqlx::postgres::PgRow| -> Result<DeadEvent, sqlx::Error> {
@@ -144,16 +146,16 @@ impl DeadLetters for PgAdmin {
 
     async fn replay_all(&self, filter: &DeadFilter, batch: u32, who: &str) -> Result<u64, StoreError> {
         let sql = "WITH chosen AS MATERIALIZED (
-                SELECT id FROM {{table}} WHERE {{where_then}} AND {{died}} <= $9
-                ORDER BY {{died}}, sequence LIMIT $8 FOR UPDATE SKIP LOCKED)
+                SELECT id FROM {{table}} WHERE {{where_then}} AND {{died}} <= $10
+                ORDER BY {{died}}, sequence LIMIT $9 FOR UPDATE SKIP LOCKED)
             UPDATE {{table}} SET {{set}} WHERE id IN (SELECT id FROM chosen)";
         self.in_batches(sql, filter, batch.max(1), "replay", who).await
     }
 
     async fn discard(&self, filter: &DeadFilter, who: &str) -> Result<u64, StoreError> {
         let sql = "WITH chosen AS MATERIALIZED (
-                SELECT id FROM {{table}} WHERE {{where_then}} AND {{died}} <= $9
-                ORDER BY {{died}}, sequence LIMIT $8 FOR UPDATE SKIP LOCKED)
+                SELECT id FROM {{table}} WHERE {{where_then}} AND {{died}} <= $10
+                ORDER BY {{died}}, sequence LIMIT $9 FOR UPDATE SKIP LOCKED)
             DELETE FROM {{table}} WHERE id IN (SELECT id FROM chosen)";
         self.in_batches(sql, filter, 500, "discard", who).await
     }

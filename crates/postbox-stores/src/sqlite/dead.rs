@@ -14,12 +14,12 @@ use super::error::classify;
 use super::row::{number, text, uuid};
 use crate::cause::{cause_of, has_cause};
 
-/// The condition of a filter: `?1` to `?6`, each left out where it is null. Causes are compared outside of SQL, which
+/// The condition of a filter: `?1` to `?7`, each left out where it is null. Causes are compared outside of SQL, which
 /// has no regular expressions here.
 const WHERE: &str = "dead_at IS NOT NULL AND published_at IS NULL
     AND (?1 IS NULL OR topic = ?1) AND (?2 IS NULL OR aggregate_type = ?2) AND (?3 IS NULL OR tenant_id = ?3)
     AND (?4 IS NULL OR dead_at <= ?4) AND (?5 IS NULL OR dead_at >= ?5)
-    AND (?6 IS NULL OR instr(last_error, ?6) > 0)";
+    AND (?6 IS NULL OR instr(last_error, ?6) > 0) AND (?7 IS NULL OR aggregate_id = ?7)";
 
 /// What a replay does to a row. `?2` now
 pub(super) const REVIVE: &str =
@@ -41,6 +41,7 @@ fn bind<'q>(query: Filtered<'q>, filter: &'q DeadFilter, now: i64) -> Filtered<'
         .bind(filter.older_than.map(|age| now.saturating_sub(span(age))))
         .bind(filter.newer_than.map(|age| now.saturating_sub(span(age))))
         .bind(&filter.error)
+        .bind(&filter.aggregate_id)
 }
 
 /// A row as well as it can be read: what is not even an event must not hide the others.

@@ -10,6 +10,7 @@ import { reveal } from "../dom.js";
 import { button, card, cli, empty, failure, head } from "../parts.js";
 import { go, to } from "../router.js";
 import { showCause } from "./cause.js";
+import { asked as inApi } from "./events.js";
 
 export const title = "Dead";
 
@@ -24,8 +25,7 @@ const CHIPS = [
 /// What the URL asks for, as pages and the API call it.
 export function filterOf(view) {
   const shown = Object.fromEntries(FIELDS.map((name) => [name, view.query.get(name) ?? ""]));
-  const { aggregate, ...rest } = shown;
-  return { shown, asked: { ...rest, aggregate_type: aggregate } };
+  return { shown, asked: inApi(shown) };
 }
 
 export function show(view) {

@@ -74,11 +74,13 @@ function rows(view) {
   return new List({ label: "Events", columns, key: (event) => event.event_id, open });
 }
 
-/// Whoever filters dead events wants to do something about all of them.
+/// Whoever filters dead events wants to do something about all of them, and of no others.
 function bulk(view, query, found) {
   if (query.status !== "dead" || !found) return null;
-  const { topic, tenant, error } = query;
-  const filter = { topic, tenant, error, aggregate: query.aggregate.split("/")[0] };
+  // There it means when an event died: what died since may have been written long before.
+  if (query.since) return h("p", { class: "soft" }, "These can be replayed together by when they died, but not by when they were written: take since: away for what they died of, and all that match.");
+  const { topic, tenant, error, aggregate: about } = query;
+  const filter = { topic, tenant, error, aggregate: about };
   return h("p", {}, h("a", { href: to("dead", [], { table: view.query.get("table"), ...filter }), "data-key": "bulk" }, "See what these died of, and replay all that match →"));
 }
 
