@@ -109,6 +109,30 @@ fn published_events_are_delivered_once_more_under_their_old_ids() {
 }
 
 #[test]
+fn a_failed_event_is_tried_at_once_with_the_attempts_it_has_left() {
+    let place = Place::new();
+    place.insert(3);
+    let later = "available_at = now() + interval '1 hour'";
+    place.db.psql(&format!("UPDATE {TABLE} SET attempts = 3, last_error = 'HTTP 503', {later}"));
+    let _relay = place.relay(&[]);
+    let id = place.db.psql(&format!("SELECT event_id FROM {TABLE} WHERE sequence = 2"));
+    let done = place.run(&words(&format!("events replay {id} --watch 30s --yes")));
+    assert_eq!((done.code, done.stdout.as_str()), (0, "replayed 1  ✓ delivered 1\n"), "{done:?}");
+    assert!(
+        done.stderr.contains("SET available_at = now() WHERE 1 event that failed: tried at once"),
+        "{done:?}"
+    );
+    assert_eq!(place.count("published_at IS NOT NULL AND attempts = 4 AND sequence = 2"), 1);
+    assert_eq!(place.count("published_at IS NULL AND attempts = 3"), 2, "the others wait on");
+    // Both kinds together: one is delivered once more, the other for the first time.
+    let more = place.db.psql(&format!("SELECT event_id FROM {TABLE} WHERE sequence = 3"));
+    let both = place.json(&words(&format!("events replay {id} {more} --watch 30s --yes")));
+    assert_eq!((both["replayed"].as_u64(), both["delivered"].as_u64()), (Some(2), Some(2)), "{both}");
+    let audit = place.db.psql("SELECT action, sum(events) FROM postbox_audit GROUP BY 1 ORDER BY 1");
+    assert_eq!(audit, "replay published|1\nretry now|2");
+}
+
+#[test]
 fn nothing_is_changed_by_accident() {
     let place = Place::new();
     let (missing, invalid) = ("OUTBOX_CONFIG_MISSING", "OUTBOX_CONFIG_INVALID");

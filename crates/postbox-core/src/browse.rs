@@ -266,6 +266,14 @@ pub trait Browse: Send + Sync {
         who: &str,
     ) -> impl Future<Output = Result<Vec<EventId>, StoreError>> + Send;
 
+    /// Has these events tried at once that have failed and wait for their next attempt, in one transaction; answers which
+    /// did. They keep the attempts that they have used, and what a relay has in hand is left alone.
+    fn retry_now(
+        &self,
+        events: &[EventId],
+        who: &str,
+    ) -> impl Future<Output = Result<Vec<EventId>, StoreError>> + Send;
+
     /// Gives these dead events all their attempts again, in one transaction; answers which were dead.
     fn replay_dead(
         &self,

@@ -10,10 +10,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use postbox_core::{
     Browse as _, Code, Content, DeadLetters as _, Direction, EventDetail, EventFilter, EventId, EventStatus,
-    Json, ListRequest, Published, Survey as _,
+    EventSummary, Json, ListRequest, Published, Survey as _,
 };
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use time::OffsetDateTime;
 
 use super::Shared;
 use super::access::Who;
@@ -75,8 +76,13 @@ async fn find(table: &Table, event: EventId, content: bool) -> Result<EventDetai
     found.ok_or_else(|| Refusal::no_event(&table.name, event))
 }
 
-fn can_replay(status: EventStatus) -> bool {
-    matches!(status, EventStatus::Dead | EventStatus::Sent)
+/// What failed can be tried at once as long as it waits.
+fn can_replay(event: &EventSummary, now: OffsetDateTime) -> bool {
+    match event.status {
+        EventStatus::Dead | EventStatus::Sent => true,
+        EventStatus::Failed => event.available_at > now,
+        EventStatus::New | EventStatus::Publishing => false,
+    }
 }
 
 /// Everything about an event but its content.
@@ -85,6 +91,7 @@ pub(super) async fn show(State(admin): Shared, Path((id, event)): Path<(String, 
     let event = find(table, event_id(&event)?, false).await?;
     let now = table.ask(table.admin.now()).await?;
     let (status, event_id) = (event.summary.status, event.summary.event_id.to_string());
+    let can_replay = can_replay(&event.summary, now);
     let headers = event.headers.as_ref().map(texts);
     let trace = event.traceparent.as_deref().and_then(|parent| parent.split('-').nth(1)).map(str::to_owned);
     let log = event.attempts_log.as_ref().map(Json::decode::<Value>).and_then(Result::ok);
@@ -93,13 +100,16 @@ pub(super) async fn show(State(admin): Shared, Path((id, event)): Path<(String, 
     value["headers"] = json!(headers);
     value["attempts_log"] = json!(log);
     value["trace_id"] = json!(trace);
-    let words = if status == EventStatus::Sent { "events replay" } else { "dead replay" };
+    let words = match status {
+        EventStatus::Sent | EventStatus::Failed => "events replay",
+        EventStatus::Dead | EventStatus::New | EventStatus::Publishing => "dead replay",
+    };
     let command = |words: &str| table.command(words).word(&event_id).line();
     Ok(ok(&json!({
         "id": table.id,
         "now": time(now),
         "event": value,
-        "can_replay": can_replay(status),
+        "can_replay": can_replay,
         "commands": { "show": command("events show"), "replay": command(words) },
     })))
 }
@@ -148,7 +158,7 @@ pub(super) async fn payload(
     })))
 }
 
-/// Has one event delivered again, dead or published.
+/// Has one event delivered again, dead or published, or tried at once that waits for its next attempt.
 pub(super) async fn replay(
     State(admin): Shared,
     Path((id, event)): Path<(String, String)>,
@@ -166,11 +176,14 @@ pub(super) async fn replay(
             let events = table.ask(table.admin.replay_published(&which, 1, &who)).await?;
             !events.is_empty()
         }
-        EventStatus::New | EventStatus::Publishing | EventStatus::Failed => false,
+        EventStatus::Failed => !table.ask(table.admin.retry_now(&[event], &who)).await?.is_empty(),
+        EventStatus::New | EventStatus::Publishing => false,
     };
     if !replayed {
-        let message =
-            format!("{event} is neither dead nor published: its status is {was}, and a relay will see to it");
+        let message = format!(
+            "{event} is neither dead nor published, nor does it wait for another attempt: its status is {was}, and a \
+             relay will see to it"
+        );
         return Err(
             Refusal::conflict(message).next(table.command("events show").word(&event.to_string()).line())
         );

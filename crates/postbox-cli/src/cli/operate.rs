@@ -114,7 +114,10 @@ pub(super) fn events() -> Command {
         .arg(option("for", "DURATION", "Ends by itself after this long"));
     let replay = Command::new("replay")
         .about("Has published events delivered once more, under their old ids")
-        .after_help("Receivers see these events a second time. The table must be named by --table.")
+        .after_help(
+            "Receivers see these events a second time. The table must be named by --table.\n\
+             An event that is named, has failed and waits for its next attempt is tried at once; its attempts stay.",
+        )
         .args(settings())
         .arg(ids("The events; or give a time range"))
         .arg(option("since", "TIME", "Published since: how long ago, such as 2h, or a time as in RFC 3339"))

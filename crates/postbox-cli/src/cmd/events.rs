@@ -223,7 +223,7 @@ fn attempts(log: &str) -> Vec<String> {
     entries.into_iter().map(entry).collect()
 }
 
-/// Has published events delivered once more.
+/// Has published events delivered once more, and such tried at once that have failed and wait.
 pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
     let table = named_table(&call.config)?;
     let database = Database::of(&call.config)?;
@@ -235,14 +235,21 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         let about = |error: StoreError| Failure::from(Problem::about(&table, &error));
         let asked = async {
             let which = published(call, ids, store.now().await.map_err(about)?)?;
+            let failed = match &which {
+                Published::Events { event_ids } => failed_of(&store, event_ids).await.map_err(about)?,
+                Published::Between { .. } => Vec::new(),
+            };
             let count = store.count_published(&which).await.map_err(about)?;
-            Ok((which, count, store.has_history().await.map_err(about)?))
+            Ok((which, count, failed, store.has_history().await.map_err(about)?))
         };
-        let (which, count, has_history) = within_patience(asked).await?;
+        let (which, published, mut failed, has_history) = within_patience(asked).await?;
+        let count = published + failed.len() as u64;
         let rows = pace.first.map_or(count, |first| count.min(first));
         if rows == 0 {
             if let Published::Events { event_ids } = &which {
-                let message = format!("{table} has no such published event: not there, or not published");
+                let message = format!(
+                    "{table} has no such event: not there, or neither published nor waiting for another attempt"
+                );
                 let next = format!("postbox events show --table {table} {}", event_ids[0]);
                 return Err(Problem::new(Code::EventMissing, message).next(next).into());
             }
@@ -258,11 +265,20 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         } else {
             String::new()
         };
-        let meaning = format!(
+        let again = format!(
             "UPDATE {table} SET published_at = NULL, attempts = 0, available_at = now(), …{moved} WHERE {}: \
              they are delivered once more",
             describe_published(&which)
         );
+        let now = format!(
+            "UPDATE {table} SET available_at = now() WHERE {} that failed: tried at once, with the attempts that are left",
+            counted(failed.len() as u64, "event")
+        );
+        let meaning = match (published, failed.is_empty()) {
+            (_, true) => again,
+            (0, false) => now,
+            (_, false) => format!("{again}; {now}"),
+        };
         let change = Change { verb: "replay", meaning, rows, table: &table, database: &database };
         if !change.confirmed(call.on("yes"), call.json)? {
             return unchanged(call);
@@ -270,6 +286,17 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         let who = operator();
         let mut which = which;
         let next = async |take: u32| {
+            while !failed.is_empty() {
+                let some: Vec<EventId> = failed.drain(..failed.len().min(take as usize)).collect();
+                // None if a relay was quicker with all of these: then the next ones.
+                let done = store.retry_now(&some, &who).await?;
+                if !done.is_empty() {
+                    return Ok(done);
+                }
+            }
+            if published == 0 {
+                return Ok(Vec::new());
+            }
             let done = store.replay_published(&which, take, &who).await?;
             // What is delivered meanwhile is not replayed a second time.
             if let Published::Events { event_ids } = &mut which {
@@ -279,6 +306,13 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         };
         replay::run(call, &store, &table, &pace, rows, next).await
     })
+}
+
+/// Those of these events that have failed and will be tried again.
+async fn failed_of(store: &impl Browse, events: &[EventId]) -> Result<Vec<EventId>, StoreError> {
+    let found = store.statuses(events).await?;
+    let failed = found.into_iter().filter(|(_, status)| *status == EventStatus::Failed);
+    Ok(failed.map(|(event, _)| event).collect())
 }
 
 fn published(call: &Call<'_>, event_ids: Vec<EventId>, now: OffsetDateTime) -> Result<Published, Failure> {

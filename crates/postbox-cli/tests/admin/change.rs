@@ -137,6 +137,41 @@ fn single_events_come_back_and_chosen_ones_are_discarded() {
 }
 
 #[test]
+fn what_waits_for_its_next_attempt_is_tried_at_once() {
+    for site in Site::both() {
+        site.all_routes();
+        let (mut relay, client) = site.relay(&[], &TOKENS);
+        let operator = client.bearer(OPERATOR);
+        let later = ["enqueue", "--table", site.table, "--topic", SENT, "--payload", "1", "--delay", "1h"];
+        let said = site.ok(&[&later[..], &["--json"]].concat());
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let event = said["event_id"].as_str().unwrap();
+        let (page, replay) =
+            (site.path(&format!("/events/{event}")), site.path(&format!("/events/{event}/replay")));
+        // Its writer has chosen the time.
+        assert_eq!(operator.json(&page)["can_replay"], false);
+        assert_eq!(operator.post(&replay, &json!({})).status, 409);
+        site.sql(&format!("UPDATE {} SET attempts = 3, last_error = 'HTTP 503'", site.table));
+        let failed = operator.json(&page);
+        let command = format!("postbox events replay --table {} {event}", site.table);
+        assert_eq!(
+            (failed["event"]["status"].as_str(), failed["can_replay"].as_bool()),
+            (Some("FAILED"), Some(true))
+        );
+        assert_eq!(failed["commands"]["replay"], command);
+        assert_eq!(operator.done(&replay, &json!({}))["was"], "FAILED");
+        let seen = until(&operator, &page, "its delivery", |page| page["event"]["status"] == "SENT");
+        assert_eq!(seen["event"]["attempts"], 4, "what it has used stays used");
+        let audit = operator.json(&site.path("/audit?limit=1"));
+        assert_eq!(
+            (audit["entries"][0]["action"].as_str(), audit["entries"][0]["who"].as_str()),
+            (Some("retry now"), Some("alice (operator)"))
+        );
+        relay.stop(LONG);
+    }
+}
+
+#[test]
 fn a_pause_pauses_and_says_who_and_why() {
     for site in Site::both() {
         site.all_routes();

@@ -24,6 +24,25 @@ fn one_event_is_replayed_from_its_page() {
 }
 
 #[test]
+fn an_event_that_waits_for_its_next_attempt_is_tried_now() {
+    let place = Place::new();
+    place.insert(1);
+    let later = "available_at = now() + interval '1 hour'";
+    place.db.psql(&format!("UPDATE {TABLE} SET attempts = 3, last_error = 'HTTP 503', {later}"));
+    let desk = desk!(place);
+    let id = desk.place.db.psql(&format!("SELECT event_id FROM {TABLE}"));
+    desk.goto(&format!("event/{id}"));
+    desk.browser.see("Failed 3 times; tried again in");
+    desk.browser.press("Try now…");
+    desk.browser.see(&format!("postbox events replay --table {TABLE} {id}"));
+    desk.browser.press("Try now");
+    desk.browser.see("Delivered");
+    desk.wait_for_rows(1, "published_at IS NOT NULL AND attempts = 4");
+    assert_eq!(desk.place.db.psql("SELECT action, events FROM postbox_audit"), "retry now|1");
+    assert_eq!(desk.browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
 fn a_cause_is_replayed_one_first_and_then_the_rest() {
     let place = Place::new();
     bury(&place, 40, TOPIC, "HTTP 410 from a");

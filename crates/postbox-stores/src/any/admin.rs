@@ -247,6 +247,10 @@ impl Browse for AnyAdmin {
         each!(self, admin => async admin.replay_published(which, limit, who))
     }
 
+    async fn retry_now(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
+        each!(self, admin => async admin.retry_now(events, who))
+    }
+
     async fn replay_dead(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
         each!(self, admin => async admin.replay_dead(events, who))
     }

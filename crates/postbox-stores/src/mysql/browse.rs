@@ -353,6 +353,22 @@ impl Browse for MySqlAdmin {
         }
     }
 
+    async fn retry_now(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
+        let looked = self.0.looked().await?;
+        // Whoever works on a row took it when it was due: one that is not is in nobody's hands. Attempts stay, and so does
+        // what a settle goes by that is repeated for want of an answer.
+        let mut find = Clause::new(looked.template.fill("SELECT sequence, event_id FROM {{table}} WHERE "));
+        find.append(&among("event_id", &ids(events)));
+        find.push(
+            " AND published_at IS NULL AND dead_at IS NULL AND locked_at IS NULL AND attempts > 0
+              AND available_at > UTC_TIMESTAMP(6) FOR UPDATE",
+            [],
+        );
+        let now = "UPDATE {{table}} FORCE INDEX (PRIMARY) SET available_at = UTC_TIMESTAMP(6) WHERE sequence IN (<in>)";
+        let (then, what) = (vec![looked.template.fill(now)], described(events));
+        self.change(&Change { find, then, action: "retry now", what: &what, who }).await
+    }
+
     async fn replay_dead(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
         self.change_dead(&revive(), "replay", events, who).await
     }

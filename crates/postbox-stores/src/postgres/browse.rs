@@ -381,6 +381,20 @@ impl Browse for PgAdmin {
         self.change(query, "replay published", &what, who).await
     }
 
+    async fn retry_now(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
+        // Whoever works on a row took it when it was due: one that is not is in nobody's hands. Attempts stay, and so does
+        // what a settle goes by that is repeated for want of an answer.
+        let sql = fill(
+            self.looked().await?,
+            "WITH chosen AS MATERIALIZED (
+                SELECT id FROM {{table}} WHERE event_id = ANY ($1::uuid[]) AND {{status}} = 'FAILED' AND available_at > now()
+                ORDER BY id FOR UPDATE)
+             UPDATE {{table}} SET available_at = now() WHERE id IN (SELECT id FROM chosen) RETURNING event_id",
+        );
+        let query = ask(sql).bind(uuids(events));
+        self.change(query, "retry now", &described(events), who).await
+    }
+
     async fn replay_dead(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
         // In the order of locking of everybody else.
         let sql = fill(

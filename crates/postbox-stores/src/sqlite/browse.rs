@@ -342,6 +342,18 @@ impl Browse for SqliteAdmin {
         }
     }
 
+    async fn retry_now(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
+        let looked = self.0.looked().await?;
+        // Whoever works on a row took it when it was due: one that is not is in nobody's hands.
+        let sql = format!(
+            "UPDATE {{{{table}}}} SET available_at = ?2
+             WHERE {CHOSEN} AND {{{{status}}}} = 'FAILED' AND +available_at > ?2 RETURNING event_id"
+        );
+        let (chosen, what) = (digits(events), described(events));
+        let change = Change { sql: fill(looked, &sql), chosen, action: "retry now", what };
+        self.change(looked, change, who).await
+    }
+
     async fn replay_dead(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
         self.change_dead(REVIVE, "replay", events, who).await
     }

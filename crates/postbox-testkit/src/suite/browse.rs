@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use postbox_core::store::{ClaimMode, Settlement, Verdict};
 use postbox_core::{
-    Browse, Direction, EventFilter, EventId, EventStatus, ListRequest, Page, Published, Record, Store as _,
-    TenantId, Topic,
+    Backoff, Browse, Direction, EventFilter, EventId, EventStatus, ListRequest, Page, Published, Record,
+    Relay, Settings, Store as _, TenantId, Topic,
 };
 
 use super::admin::run;
 use super::script::{Act, Scripted};
-use super::{Subject, TOPIC, claim, enqueue, event, events, request, state};
+use super::{PATIENCE, Subject, TOPIC, claim, enqueue, event, events, quick, request, state};
+use crate::eventually;
 
 const HOUR: Duration = Duration::from_hours(1);
 const OTHER: Topic = Topic::from_static("crm.contact.added.v1");
@@ -337,4 +338,53 @@ pub async fn chosen_dead_events_are_replayed_or_discarded<S: Subject>(subject: &
     if subject.features().full {
         assert_eq!(lines().await - before, 2);
     }
+}
+
+/// Their wait is cut short and nothing else: attempts stay, and what has not failed or is in hand is left alone.
+pub async fn failed_events_are_tried_at_once_if_asked_for<S: Subject>(subject: &S) {
+    let all = one_of_each(subject).await;
+    let failed = [all[6].0, all[7].0];
+    let admin = subject.admin();
+    let lines = async || if subject.features().full { subject.audit_lines().await } else { 0 };
+    let before = lines().await;
+    let others: Vec<EventId> = all
+        .iter()
+        .filter(|(id, _)| !failed.contains(id))
+        .map(|(id, _)| *id)
+        .chain([EventId::new()])
+        .collect();
+    assert_eq!(admin.retry_now(&others, "tester").await.unwrap(), [], "published, dead, new or in flight");
+    let with_first = [&others[..], &failed[..1]].concat();
+    assert_eq!(admin.retry_now(&with_first, "tester").await.unwrap(), failed[..1]);
+    assert_eq!(admin.retry_now(&with_first, "tester").await.unwrap(), [], "it is due already");
+    let row = state(subject, failed[0]).await;
+    assert!(row.due && row.attempts == 1 && !row.locked && row.last_error.is_some(), "{row:?}");
+    assert!(!state(subject, failed[1]).await.due, "nobody asked for this one");
+    assert_eq!(admin.statuses(&[failed[0]]).await.unwrap(), [(failed[0], EventStatus::Failed)]);
+    if subject.features().full {
+        assert_eq!(lines().await - before, 1);
+    }
+}
+
+/// The relay that put it off takes it up again, with the attempts that it has used.
+pub async fn a_relay_takes_up_what_is_to_be_tried_at_once<S: Subject>(subject: &S) {
+    let ids = enqueue(subject, events(3)).await;
+    let sink = Scripted::new(|d| if d.meta.attempts == 1 { Act::Retry } else { Act::Ok });
+    let settings = Settings { backoff: Backoff::fixed(HOUR), ..quick() };
+    let relay = Relay::builder(subject.store(true)).dispatcher(sink.clone()).settings(settings);
+    let relay = relay.build().unwrap().spawn();
+    let failed = async |id| {
+        let row = state(subject, id).await;
+        row.attempts == 1 && !row.locked && !row.due
+    };
+    eventually("all to fail", PATIENCE, async || {
+        failed(ids[0]).await && failed(ids[1]).await && failed(ids[2]).await
+    })
+    .await;
+    assert_eq!(subject.admin().retry_now(&ids[1..2], "tester").await.unwrap(), ids[1..2]);
+    eventually("its arrival", PATIENCE, async || sink.arrived() == ids[1..2]).await;
+    relay.shutdown().await.unwrap();
+    let row = state(subject, ids[1]).await;
+    assert!(row.published && row.attempts == 2, "{row:?}");
+    assert!(failed(ids[0]).await && failed(ids[2]).await, "the others wait on");
 }

@@ -127,6 +127,8 @@ macro_rules! store_suite {
                 browse: statuses_tell_what_became_of_events,
                 browse: published_events_are_sent_again_by_id_and_by_time,
                 browse: chosen_dead_events_are_replayed_or_discarded,
+                browse: failed_events_are_tried_at_once_if_asked_for,
+                browse: a_relay_takes_up_what_is_to_be_tried_at_once,
                 history: each_history_keeps_what_it_promises,
                 history: batches_of_every_verdict_are_settled_by_each_history,
                 history: no_history_takes_what_is_anothers,

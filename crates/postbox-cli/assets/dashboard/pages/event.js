@@ -124,20 +124,27 @@ function payloadPart(view, id) {
   return card("Payload", {}, place);
 }
 
+/// What a replay is called by what it does to an event of this status.
+const REPLAY = {
+  DEAD: { verb: "Replay", kind: "main", title: "Replay this event?", text: "It gets all its attempts again and is delivered at once. If the cause is still there, it dies again.", done: "Replayed: watch its timeline" },
+  SENT: { verb: "Deliver again", kind: "", title: "Deliver it once more?", text: "Receivers see it a second time, under the same id.", done: "Replayed: watch its timeline" },
+  FAILED: { verb: "Try now", kind: "main", title: "Try it now?", text: "Its next attempt is made at once and not when its wait is over. The attempts that it has used stay used: after the last it dies.", done: "It is tried now: watch its timeline" },
+};
+
 function replayButton(view, { event, can_replay: possible, commands = {} }, load) {
   if (!possible) return null;
-  const sent = event.status === "SENT";
+  const words = REPLAY[event.status] ?? REPLAY.DEAD;
   const press = () =>
     confirm({
-      title: sent ? "Deliver it once more?" : "Replay this event?",
-      text: sent ? "Receivers see it a second time, under the same id." : "It gets all its attempts again and is delivered at once. If the cause is still there, it dies again.",
+      title: words.title,
+      text: words.text,
       line: commands.replay,
-      verb: sent ? "Deliver again" : "Replay",
+      verb: words.verb,
       act: () => post(at(view.table, "events", event.event_id, "replay")),
     }).then((done) => {
       if (!done) return;
-      toast("Replayed: watch its timeline");
+      toast(words.done);
       load().catch(view.failed);
     });
-  return button(sent ? "Deliver again…" : "Replay…", press, { kind: sent ? "" : "main", refused: refused(), key: "replay" });
+  return button(`${words.verb}…`, press, { kind: words.kind, refused: refused(), key: "replay" });
 }
