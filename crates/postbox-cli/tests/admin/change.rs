@@ -80,6 +80,57 @@ fn one_is_replayed_then_the_rest_of_its_cause_and_the_result_is_the_truth() {
     }
 }
 
+/// All addresses of this machine answer, and only some of them say so.
+#[test]
+fn a_database_elsewhere_is_changed_by_whoever_types_its_name() {
+    let site = Site::postgres();
+    site.ok(&["migrate", "up", "--table", site.table]);
+    let db = site.db.as_ref().unwrap();
+    let (remote, name) = (db.url.replace("127.0.0.1", "0.0.0.0"), db.name.clone());
+    assert_ne!(remote, db.url);
+    site.some_routes();
+    for n in 0..3 {
+        site.enqueue(LOST, &format!("letter/{n}"), "1");
+    }
+    site.enqueue(SENT, "member/1", "1");
+    let env = [&TOKENS[..], &[("DATABASE_URL", remote.as_str())]].concat();
+    let (mut relay, client) = site.relay(&[], &env);
+    let operator = client.bearer(OPERATOR);
+    until(&operator, &site.path("/dead/count"), "all dead", |seen| seen["count"] == 3);
+    until(&operator, &site.path("/events?status=sent"), "the other", |page| !page["events"][0].is_null());
+    for preview in
+        ["/dead/preview?all=true", "/dead/preview?all=true&action=discard", "/published/preview?since=1h"]
+    {
+        assert_eq!(operator.json(&site.path(preview))["confirm"], name.as_str(), "{preview}");
+    }
+    let bodies = [
+        ("/dead/replay", json!({ "all": true, "rows": 3 })),
+        ("/dead/discard", json!({ "all": true, "rows": 3 })),
+        ("/published/replay", json!({ "since": "1h", "rows": 1 })),
+    ];
+    for (path, body) in &bodies {
+        for confirm in [Value::Null, json!(""), json!("y"), json!(name.to_uppercase())] {
+            let mut body = body.clone();
+            body["confirm"] = confirm;
+            let answer = operator.post(&site.path(path), &body);
+            assert_eq!(
+                (answer.status, answer.code().as_str()),
+                (409, "OUTBOX_ADMIN_CONFLICT"),
+                "{path} {body}: {answer:?}"
+            );
+        }
+    }
+    assert_eq!(site.count(&format!("{} WHERE dead_at IS NOT NULL", site.table)), 3, "nothing has changed");
+    assert_eq!(
+        (site.count("postbox_audit"), operator.json("/jobs")["jobs"].as_array().unwrap().len()),
+        (0, 0)
+    );
+    let body = json!({ "all": true, "rows": 3, "confirm": name });
+    let job = finished(&operator, &operator.done(&site.path("/dead/discard"), &body));
+    assert_eq!(job["sentence"], "discarded 3 of 3", "{job}");
+    relay.stop(LONG);
+}
+
 #[test]
 fn a_slow_job_can_be_stopped_and_says_how_far_it_got() {
     let site = Site::sqlite();
