@@ -14,6 +14,7 @@ use super::answer::{json_text, time};
 use super::table::Table;
 use super::{Admin, Shared};
 use crate::cmd::doctor::{self, LONG_TRANSACTION};
+use crate::config::Config;
 use axum::http::StatusCode;
 use postbox_core::Examination;
 
@@ -43,11 +44,12 @@ pub(super) async fn show(State(admin): Shared) -> Response {
 
 async fn examine(admin: &Admin) -> Value {
     let mut found: Vec<(Option<&Table>, Finding)> = Vec::new();
-    if let Some(config) = &admin.config {
+    let config = admin.config.as_ref();
+    if let Some(config) = config {
         found.extend(doctor::settings::check(config).into_iter().map(|finding| (None, finding)));
     }
     let looks = admin.tables.iter().map(|table| async move {
-        let findings = tokio::time::timeout(PATIENCE, Box::pin(look(table))).await;
+        let findings = tokio::time::timeout(PATIENCE, Box::pin(look(table, config))).await;
         let late = |_| {
             let what = format!("no answer about {} within {PATIENCE:?}", table.name);
             vec![Finding::wrong(
@@ -59,7 +61,15 @@ async fn examine(admin: &Admin) -> Value {
         };
         (table, findings.unwrap_or_else(late))
     });
-    for (table, findings) in futures_util::future::join_all(looks).await {
+    let sinks = async {
+        match config {
+            Some(config) => doctor::sinks::check(config).await,
+            None => Vec::new(),
+        }
+    };
+    let (sinks, looked) = tokio::join!(sinks, futures_util::future::join_all(looks));
+    found.extend(sinks.into_iter().map(|finding| (None, finding)));
+    for (table, findings) in looked {
         found.extend(findings.into_iter().map(|finding| (Some(&**table), finding)));
     }
     let count = |level| found.iter().filter(|(_, finding)| finding.level == level).count();
@@ -82,12 +92,16 @@ async fn examine(admin: &Admin) -> Value {
     })
 }
 
-async fn look(table: &Table) -> Vec<Finding> {
+async fn look(table: &Table, config: Option<&Config>) -> Vec<Finding> {
     let site = &table.site;
     let store = site.database.direct(&table.name, site.max_attempts, site.lock_ttl);
-    let examination = Examination { long_transaction: LONG_TRANSACTION, connections: 0 };
-    let mut findings =
-        doctor::of_table(&store, &table.name, examination, site.single_active, site.history).await;
+    // Whether there is room for one more relay like this one, which a rolling update starts beside it.
+    let connections = config.map_or(0, |config| {
+        doctor::settings::connections(config, site.database.dialect(), site.tables.len())
+    });
+    let examination = Examination { long_transaction: LONG_TRANSACTION, connections };
+    let settings = (site.single_active, site.history);
+    let mut findings = doctor::of_table(&store, &table.name, examination, settings, config).await;
     for finding in &mut findings {
         finding.fix = finding.fix.take().map(|fix| crate::report::in_database(&fix, site.database.label()));
     }

@@ -1,7 +1,7 @@
 //! `postbox doctor`: everything that can be wrong between here and a delivered event, and what to do about it.
 
 pub(crate) mod settings;
-mod sinks;
+pub(crate) mod sinks;
 mod work;
 
 use std::time::{Duration, Instant};
@@ -138,17 +138,27 @@ async fn look(call: &Call<'_>, asked: &Asked) -> Result<Vec<Report>, Failure> {
     Ok(reports)
 }
 
-/// All that one look tells about a table.
+/// All that is to be told about a table: by two looks where something waits, by one where there is no configuration to judge
+/// the time between them by.
 pub(crate) async fn of_table(
     store: &AnyAdmin,
     table: &TableName,
     examination: Examination,
-    single_active: bool,
-    history: History,
+    (single_active, history): (bool, History),
+    config: Option<&Config>,
 ) -> Vec<Finding> {
     let (mut findings, look) = examine(store, table, examination, history).await;
-    if let Some(look) = look {
-        findings.extend(work::findings(table, &look, is_led(single_active, &findings)));
+    match (look, config) {
+        (Some(first), Some(config)) => {
+            if first.counts.pending > 0 {
+                tokio::time::sleep(BETWEEN).await;
+            }
+            findings.extend(Box::pin(second_look(store, table, config, &findings, Some(first))).await);
+        }
+        (Some(look), None) => {
+            findings.extend(work::findings(table, &look, is_led(single_active, &findings)));
+        }
+        (None, _) => {}
     }
     findings
 }

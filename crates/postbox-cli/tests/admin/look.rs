@@ -216,6 +216,36 @@ fn the_stream_tells_what_changes_and_how_jobs_go() {
     relay.stop(LONG);
 }
 
+/// The same as the program's, by two looks: settings, sinks, room for connections, and a backlog that grows.
+#[test]
+fn the_doctor_looks_at_sinks_connections_and_what_grows() {
+    let site = Site::postgres();
+    site.ok(&["migrate", "up", "--table", site.table]);
+    std::fs::write(site.dir.path().join("postbox.toml"), "sink = \"file:gone/out.jsonl\"\n").unwrap();
+    let (mut relay, client) = site.relay(&[], &TOKENS);
+    let viewer = client.bearer(VIEWER);
+    let found = |code: &str| {
+        let doctor = viewer.json("/doctor");
+        let one = doctor["findings"].as_array().unwrap().iter().find(|found| found["code"] == code).cloned();
+        one.map(|found| found["what"].as_str().unwrap().to_owned())
+    };
+    let sink = found("OUTBOX_SINK_UNREACHABLE").unwrap();
+    assert!(sink.contains("cannot be written: gone is no folder"), "{sink}");
+    let room = |found: &Value| found["check"] == "connections" && found["level"] == "good";
+    assert!(viewer.json("/doctor")["findings"].as_array().unwrap().iter().any(room), "connections");
+    let event = "INSERT INTO public.org_outbox (event_id, tenant_id, topic, payload)
+                 SELECT gen_random_uuid(), '00000000-0000-0000-0000-000000000000', 'org.member.added.v1', '1'";
+    site.sql(&format!("{event} FROM generate_series(1, 1500)"));
+    // Ends with the test, or by itself.
+    let body = format!("FOR i IN 1..2000 LOOP {event}; COMMIT; PERFORM pg_sleep(0.02); END LOOP;");
+    let mut writer = std::process::Command::new("psql");
+    writer.args(["-X", "-d", &site.db.as_ref().unwrap().url, "-c", &format!("DO $$ BEGIN {body} END $$")]);
+    let _writer = postbox_testkit::Program::from_command(writer);
+    let grows = eventually_blocking("a second look", LONG, || found("OUTBOX_BACKLOG_GROWS"));
+    assert!(grows.contains("events a second come in, 0 go out"), "{grows}");
+    relay.stop(LONG);
+}
+
 #[test]
 fn a_table_that_cannot_do_a_thing_says_so() {
     let site = Site::postgres();

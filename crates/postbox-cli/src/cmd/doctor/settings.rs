@@ -36,7 +36,7 @@ pub(super) fn wrong(failure: &Failure) -> Vec<Finding> {
 }
 
 /// How many connections a relay of this configuration has at the most; none where a file is the database.
-pub(super) fn connections(config: &Config, dialect: Dialect, tables: usize) -> u32 {
+pub(crate) fn connections(config: &Config, dialect: Dialect, tables: usize) -> u32 {
     if dialect == Dialect::Sqlite {
         return 0;
     }

@@ -29,7 +29,7 @@ const PORTS: &[(&[&str], u16)] = &[
 ];
 
 /// Tries all of them side by side.
-pub(super) async fn check(config: &Config) -> Vec<Finding> {
+pub(crate) async fn check(config: &Config) -> Vec<Finding> {
     join_all(config.sinks.iter().map(reach)).await.into_iter().flatten().collect()
 }
 
