@@ -105,3 +105,28 @@ fn hostile_events_are_text_on_every_page() {
     let policy = refused.iter().filter(|line| line.contains("Content Security Policy"));
     assert_eq!(policy.count(), 0, "the policy had to step in: {refused:?}");
 }
+
+#[test]
+fn hostile_messages_and_reasons_are_text() {
+    let place = Place::empty();
+    place.ok(&["migrate", "up", "--inbox", "--table", TABLE]);
+    let attacks = attacks();
+    for attack in &attacks {
+        let message = format!(
+            "INSERT INTO public.org_inbox (consumer, message_id) VALUES ($a${attack}$a$, $a${attack}$a$)"
+        );
+        place.db.psql(&message);
+    }
+    place.ok(&["pause", "--table", TABLE, "--reason", &attacks.concat()]);
+    // Whoever pauses by SQL can call themselves anything.
+    place.db.psql(&format!("UPDATE postbox_relay SET paused_by = $a${}$a$", attacks.concat()));
+    let desk = desk!(place);
+    for page in ["overview", "table", "inbox", "audit"] {
+        desk.goto(page);
+        for attack in &attacks {
+            desk.browser.see(attack);
+        }
+        assert_eq!(harm(&desk), "[[],[]]", "{page}");
+    }
+    assert_eq!(desk.browser.complaints(), Vec::<String>::new());
+}

@@ -11,6 +11,7 @@ mod demo;
 mod desk;
 mod hostile;
 mod keys;
+mod live;
 mod login;
 mod pages;
 mod repair;
