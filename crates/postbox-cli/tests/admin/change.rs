@@ -197,11 +197,11 @@ fn what_waits_for_its_next_attempt_is_tried_at_once() {
         let said = site.ok(&[&later[..], &["--json"]].concat());
         let said: Value = serde_json::from_str(&said).unwrap();
         let event = said["event_id"].as_str().unwrap();
-        let (page, replay) =
+        let (page, again) =
             (site.path(&format!("/events/{event}")), site.path(&format!("/events/{event}/replay")));
         // Its writer has chosen the time.
         assert_eq!(operator.json(&page)["can_replay"], false);
-        assert_eq!(operator.post(&replay, &json!({})).status, 409);
+        assert_eq!(operator.post(&again, &json!({})).status, 409);
         site.sql(&format!("UPDATE {} SET attempts = 3, last_error = 'HTTP 503'", site.table));
         let failed = operator.json(&page);
         let command = format!("postbox events replay --table {} {event}", site.table);
@@ -210,7 +210,7 @@ fn what_waits_for_its_next_attempt_is_tried_at_once() {
             (Some("FAILED"), Some(true))
         );
         assert_eq!(failed["commands"]["replay"], command);
-        assert_eq!(operator.done(&replay, &json!({}))["was"], "FAILED");
+        assert_eq!(operator.done(&again, &json!({}))["was"], "FAILED");
         let seen = until(&operator, &page, "its delivery", |page| page["event"]["status"] == "SENT");
         assert_eq!(seen["event"]["attempts"], 4, "what it has used stays used");
         let audit = operator.json(&site.path("/audit?limit=1"));

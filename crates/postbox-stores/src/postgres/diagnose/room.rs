@@ -55,7 +55,7 @@ pub(super) async fn connections(
                 CASE WHEN NOT r.rolsuper AND r.rolconnlimit >= 0
                      THEN r.rolconnlimit - (SELECT count(*) FROM pg_stat_activity a WHERE a.usesysid = r.oid) END,
                 CASE WHEN NOT r.rolsuper AND d.datconnlimit >= 0
-                     THEN d.datconnlimit - (SELECT numbackends FROM pg_stat_database s WHERE s.datid = d.oid) END
+                     THEN d.datconnlimit - (SELECT numbackends FROM pg_stat_database s WHERE s.datid = d.oid)::bigint END
          FROM pg_roles r, pg_database d WHERE r.rolname = current_user AND d.datname = current_database()",
     );
     let row = ask::one(pool, asked).await?;

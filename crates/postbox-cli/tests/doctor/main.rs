@@ -1,7 +1,9 @@
 //! Set-ups that are broken on purpose: a doctor names what is wrong with each, and finds nothing in one that is well.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod server;
 
 use std::collections::BTreeSet;
 use std::process::Command;
