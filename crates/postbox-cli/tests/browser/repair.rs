@@ -155,6 +155,26 @@ fn what_is_discarded_is_typed_first() {
     assert_eq!(desk.browser.complaints(), Vec::<String>::new());
 }
 
+/// All addresses of this machine answer, and only some of them say so.
+#[test]
+fn the_name_of_a_database_elsewhere_is_typed_before_a_replay() {
+    let place = Place::new();
+    bury(&place, 2, TOPIC, "HTTP 410 from a");
+    let (remote, name) = (place.db.url.replace("127.0.0.1", "0.0.0.0"), place.db.name.clone());
+    let desk = desk!(place, &[], &[("DATABASE_URL", &remote)]);
+    desk.goto("dead");
+    desk.browser.press("Replay all…");
+    desk.browser.see(&format!("{TABLE} @ 0.0.0.0"));
+    let refused = "return document.querySelector('dialog [type=submit]').disabled";
+    assert_eq!(desk.browser.run(refused, &[]), true, "nothing was typed");
+    desk.browser.fill("dialog input:not(#rate)", "y");
+    assert_eq!(desk.browser.run(refused, &[]), true, "y is no database");
+    desk.browser.fill("dialog input:not(#rate)", &name);
+    desk.browser.press("Replay 2");
+    desk.wait_for_rows(2, "published_at IS NOT NULL");
+    assert_eq!(desk.browser.complaints(), Vec::<String>::new());
+}
+
 #[test]
 fn a_table_is_paused_with_a_reason_and_resumed() {
     let place = Place::new();
