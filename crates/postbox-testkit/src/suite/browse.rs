@@ -369,7 +369,8 @@ pub async fn failed_events_are_tried_at_once_if_asked_for<S: Subject>(subject: &
 /// The relay that put it off takes it up again, with the attempts that it has used.
 pub async fn a_relay_takes_up_what_is_to_be_tried_at_once<S: Subject>(subject: &S) {
     let ids = enqueue(subject, events(3)).await;
-    let sink = Scripted::new(|d| if d.meta.attempts == 1 { Act::Retry } else { Act::Ok });
+    let slow = Act::Slow(Duration::from_millis(500));
+    let sink = Scripted::new(move |d| if d.meta.attempts == 1 { Act::Retry } else { slow });
     let settings = Settings { backoff: Backoff::fixed(HOUR), ..quick() };
     let relay = Relay::builder(subject.store(true)).dispatcher(sink.clone()).settings(settings);
     let relay = relay.build().unwrap().spawn();
@@ -381,7 +382,10 @@ pub async fn a_relay_takes_up_what_is_to_be_tried_at_once<S: Subject>(subject: &
         failed(ids[0]).await && failed(ids[1]).await && failed(ids[2]).await
     })
     .await;
-    assert_eq!(subject.admin().retry_now(&ids[1..2], "tester").await.unwrap(), ids[1..2]);
+    let admin = subject.admin();
+    assert_eq!(admin.retry_now(&ids[1..2], "tester").await.unwrap(), ids[1..2]);
+    eventually("its second attempt", PATIENCE, async || sink.tries(ids[1]) == 2).await;
+    assert_eq!(admin.retry_now(&ids[1..2], "tester").await.unwrap(), [], "the relay has it in hand");
     eventually("its arrival", PATIENCE, async || sink.arrived() == ids[1..2]).await;
     relay.shutdown().await.unwrap();
     let row = state(subject, ids[1]).await;
