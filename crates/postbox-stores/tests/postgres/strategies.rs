@@ -1,6 +1,6 @@
 //! Relays of one table claim in one way, and a transaction pooler is no obstacle.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postbox_core::redact::Summary;
 use postbox_core::store::{ClaimMode, Standing, Verdict};
@@ -127,33 +127,51 @@ async fn hazard_1_an_owner_that_was_taken_over_settles_nothing() {
 async fn a_take_over_waits_for_a_settle() {
     let reason = Summary::new("OUTBOX_DISPATCH_FAILED: no", 100);
     for verdict in [Verdict::Delivered, Verdict::Retry { after: Duration::from_hours(1), reason }] {
-        let delivers = verdict == Verdict::Delivered;
-        let table = Table::new(Shape::Pooled).await;
-        let (old, new) = (table.store(true), table.store(true));
-        let ids = enqueue(&table, events(2)).await;
-        let claimed = claim(&old, 10).await;
-        new.open().await.unwrap();
-        table.db.psql("UPDATE postbox_relay SET expires_at = now() - interval '1 second'");
-        let mut tx = table.owner.begin().await.unwrap();
-        let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE event_id = $1 FOR UPDATE").bind(ids[1].0);
-        lock.fetch_one(&mut *tx).await.unwrap();
-        let settle = tokio::spawn(async move { old.settle(&settle_all(&claimed, &verdict), 0).await });
-        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        eventually("the settle to wait", SOON, async || table.db.psql(waiting) == "1").await;
-        let takes_over = tokio::spawn(async move { new.claim(request(ClaimMode::Waiting, 10)).await });
-        eventually("the take-over to wait", SOON, async || table.db.psql(waiting) == "2").await;
-        assert!(!takes_over.is_finished());
-        tx.rollback().await.unwrap();
-        assert!(settle.await.unwrap().unwrap().lost.is_empty(), "it was in time");
-        let next = takes_over.await.unwrap().unwrap();
-        assert_eq!(
-            (next.standing, next.suspects),
-            (Standing::Active, false),
-            "nothing was left behind: {next:?}"
-        );
-        for id in ids {
-            let row = state(&table, id).await;
-            assert!(row.published == delivers && row.attempts == 1, "{row:?}");
+        let mut tries = 0;
+        while !a_take_over_during_a_settle(&verdict).await {
+            tries += 1;
+            assert!(tries < 20, "a machine that is never quick enough");
         }
     }
+}
+
+/// False if it came to nothing: relays wait for a lock for half a second, and a busy machine may need longer until both wait.
+async fn a_take_over_during_a_settle(verdict: &Verdict) -> bool {
+    let table = Table::new(Shape::Pooled).await;
+    let (old, new) = (table.store(true), table.store(true));
+    let ids = enqueue(&table, events(2)).await;
+    let claimed = claim(&old, 10).await;
+    new.open().await.unwrap();
+    table.db.psql("UPDATE postbox_relay SET expires_at = now() - interval '1 second'");
+    let mut tx = table.owner.begin().await.unwrap();
+    let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE event_id = $1 FOR UPDATE").bind(ids[1].0);
+    lock.fetch_one(&mut *tx).await.unwrap();
+    let began = Instant::now();
+    let in_time = || began.elapsed() < Duration::from_millis(350);
+    let waiting = async |wanted: i64| {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        while in_time() && sqlx::query_scalar::<_, i64>(waits).fetch_one(&table.owner).await.unwrap() < wanted
+        {
+        }
+    };
+    let settlements = settle_all(&claimed, verdict);
+    let settle = tokio::spawn(async move { old.settle(&settlements, 0).await });
+    waiting(1).await;
+    let takes_over = tokio::spawn(async move { new.claim(request(ClaimMode::Waiting, 10)).await });
+    waiting(2).await;
+    let both_wait = in_time();
+    assert!(!both_wait || !takes_over.is_finished());
+    tx.rollback().await.unwrap();
+    let (settled, next) = (settle.await.unwrap(), takes_over.await.unwrap());
+    if both_wait {
+        assert!(settled.unwrap().lost.is_empty(), "it was in time");
+        let next = next.unwrap();
+        let nothing_left = (next.standing, next.suspects) == (Standing::Active, false);
+        assert!(nothing_left, "nothing was left behind: {next:?}");
+        for id in ids {
+            let row = state(&table, id).await;
+            assert!(row.published == (*verdict == Verdict::Delivered) && row.attempts == 1, "{row:?}");
+        }
+    }
+    both_wait
 }
