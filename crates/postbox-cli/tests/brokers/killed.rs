@@ -12,7 +12,7 @@ const EVENTS: usize = 50_000;
 const LATER: usize = 10_000;
 const BATCH: usize = 500;
 /// What a relay has under way to a sink at most, in batches.
-const BATCHES: usize = 3;
+const BATCHES: usize = 4;
 
 macro_rules! tests {
     ($($name:ident: $server:ty,)*) => {
