@@ -50,7 +50,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             edit("crates/postbox-stores/src/postgres/sql/own_settle.sql", " FOR KEY SHARE", ""),
             edit("crates/postbox-stores/src/postgres/sql/own_settle_delivered.sql", " FOR KEY SHARE", ""),
         ],
-        tests: &["a_take_over_waits_for_a_settle"],
+        tests: &["a_settle_does_not_slip_in_behind_a_take_over"],
     },
     Mutant {
         name: "settle-before-dispatch",
@@ -72,13 +72,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
                      AND p.locked_at IS NULL AND (SELECT mine AND NOT paused FROM gate)
                    ORDER BY p.available_at, p.sequence LIMIT $7 FOR UPDATE SKIP LOCKED)",
         )],
-        tests: &["migrated::two_claimers", "migrated::an_outage", "bare::", "plans::"],
+        tests: &["hazard_11_"],
     },
     Mutant {
         name: "hot-lease-by-now",
         without: "the clock in a hot event's lease: it has the time when its transaction began",
         edits: &[edit("crates/postbox-stores/src/postgres/writing.rs", "clock_timestamp()", "now()")],
-        tests: &["migrated::a_late_commit_goes_the_way_over_the_table", "migrated::a_committed_event_is_handled", "hot::"],
+        tests: &["a_transaction_that_began_long_ago_has_a_whole_lease"],
     },
     Mutant {
         name: "suspects-in-company",
@@ -104,9 +104,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "no-predecessor",
         without: "the look at what is before a row in its aggregate, where an owner keeps order",
         edits: &[edit(
-            "crates/postbox-stores/src/postgres/sql/own_ordered.sql",
-            "        WHERE h.free\n",
-            "        WHERE {{free}}\n",
+            "crates/postbox-stores/src/postgres/walk.rs",
+            "            self.goes_on = false;\n            // Only the first",
+            "            // Only the first",
         )],
         tests: &["ordered::a_scheduled_event_holds_back", "ordered::a_retry_holds_back", "ordered::a_dead_event_blocks"],
     },

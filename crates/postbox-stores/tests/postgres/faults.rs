@@ -185,6 +185,22 @@ async fn hazard_17_hostile_defaults_do_not_matter() {
     assert_eq!(sink.arrived().len(), 500);
 }
 
+/// With these settings a planner looks for the rows of a claim anew for each row of the table, if it is left a way to.
+#[tokio::test(flavor = "multi_thread")]
+async fn hazard_11_a_claim_takes_no_more_than_its_limit() {
+    let table = Table::new(Shape::Migrated).await;
+    for setting in ["enable_hashagg", "enable_sort", "enable_material", "enable_memoize"] {
+        table.db.psql(&format!("ALTER DATABASE \"{}\" SET {setting} = off", table.db.name));
+    }
+    enqueue(&table, events(1_000)).await;
+    let store = table.store(false);
+    for round in 1..=3 {
+        assert_eq!(claim(&store, 10).await.rows.len(), 10);
+        let leased = table.db.psql("SELECT count(*) FROM org_outbox WHERE locked_at IS NOT NULL");
+        assert_eq!(leased, (round * 10).to_string());
+    }
+}
+
 /// Serialization failures and deadlocks, now and then, at every statement that writes: tried again, and nobody is charged or sent to twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn conflicts_cost_time_only() {

@@ -51,6 +51,26 @@ async fn a_commit_whose_reply_was_lost_is_left_to_the_relay() {
     relay.shutdown().await.unwrap();
 }
 
+/// Hazard 4: its lease begins when it is written, not when its transaction began; else it might have run out by the commit, and another
+/// relay would have it, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_began_long_ago_has_a_whole_lease() {
+    let table = Table::new(Shape::Migrated).await;
+    let sink = Scripted::ok();
+    let (path, relay) =
+        start(PgStore::new(&table.owner, table.name.clone()), sink.clone(), short_leases()).await;
+    let outbox = Outbox::new(table.name.clone()).hot(&path);
+    let mut tx = outbox.begin(&table.owner).await.unwrap();
+    sqlx::query("SELECT pg_sleep(1.2)").execute(&mut **tx).await.unwrap();
+    let id = outbox.enqueue(&mut tx, event(TOPIC, 1)).await.unwrap().event_id;
+    let late = "SELECT locked_at >= now() + interval '1 second' FROM org_outbox";
+    assert!(sqlx::query_scalar::<_, bool>(late).fetch_one(&mut **tx).await.unwrap());
+    tx.commit().await.unwrap();
+    published(&table, id).await;
+    assert_eq!((sink.arrived(), state(&table, id).await.attempts), (vec![id], 1));
+    relay.shutdown().await.unwrap();
+}
+
 /// An insert and a settle for each event, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hot_row_is_written_twice() {

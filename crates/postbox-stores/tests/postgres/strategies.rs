@@ -146,20 +146,13 @@ async fn a_take_over_during_a_settle(verdict: &Verdict) -> bool {
     let mut tx = table.owner.begin().await.unwrap();
     let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE event_id = $1 FOR UPDATE").bind(ids[1].0);
     lock.fetch_one(&mut *tx).await.unwrap();
-    let began = Instant::now();
-    let in_time = || began.elapsed() < Duration::from_millis(350);
-    let waiting = async |wanted: i64| {
-        let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-        while in_time() && sqlx::query_scalar::<_, i64>(waits).fetch_one(&table.owner).await.unwrap() < wanted
-        {
-        }
-    };
+    let wait = Waiting::begin(&table);
     let settlements = settle_all(&claimed, verdict);
     let settle = tokio::spawn(async move { old.settle(&settlements, 0).await });
-    waiting(1).await;
+    wait.until(1).await;
     let takes_over = tokio::spawn(async move { new.claim(request(ClaimMode::Waiting, 10)).await });
-    waiting(2).await;
-    let both_wait = in_time();
+    wait.until(2).await;
+    let both_wait = wait.in_time();
     assert!(!both_wait || !takes_over.is_finished());
     tx.rollback().await.unwrap();
     let (settled, next) = (settle.await.unwrap(), takes_over.await.unwrap());
@@ -174,4 +167,71 @@ async fn a_take_over_during_a_settle(verdict: &Verdict) -> bool {
         }
     }
     both_wait
+}
+
+/// A settle that begins while another takes over waits for that, and is too late then: also where somebody has made the rows look as
+/// they did before it gets to them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_settle_does_not_slip_in_behind_a_take_over() {
+    let mut tries = 0;
+    while !a_settle_during_a_take_over().await {
+        tries += 1;
+        assert!(tries < 20, "a machine that is never quick enough");
+    }
+}
+
+/// False if it came to nothing, as above.
+async fn a_settle_during_a_take_over() -> bool {
+    let table = Table::new(Shape::Pooled).await;
+    let (old, new) = (table.store(true), table.store(true));
+    let id = enqueue(&table, events(1)).await[0];
+    let claimed = claim(&old, 10).await;
+    new.open().await.unwrap();
+    table.db.psql("UPDATE postbox_relay SET expires_at = now() - interval '1 second'");
+    let mut tx = table.owner.begin().await.unwrap();
+    sqlx::query("SELECT 1 FROM org_outbox FOR UPDATE").fetch_one(&mut *tx).await.unwrap();
+    let wait = Waiting::begin(&table);
+    let takes_over = tokio::spawn(async move { new.claim(request(ClaimMode::Waiting, 10)).await });
+    wait.until(1).await;
+    let pool = table.owner.clone();
+    let replay = tokio::spawn(async move {
+        let replay = "UPDATE org_outbox SET attempts = 0, locked_at = NULL, locked_by = NULL";
+        sqlx::query(replay).execute(&pool).await
+    });
+    wait.until(2).await;
+    let settlements = settle_all(&claimed, &Verdict::Delivered);
+    let settle = tokio::spawn(async move { old.settle(&settlements, 0).await });
+    wait.until(3).await;
+    let all_wait = wait.in_time();
+    tx.rollback().await.unwrap();
+    let (next, settled) = (takes_over.await.unwrap(), settle.await.unwrap());
+    replay.await.unwrap().unwrap();
+    if all_wait {
+        assert_eq!(next.unwrap().standing, Standing::Active);
+        assert_eq!(settled.unwrap().lost.len(), 1, "it is another's");
+        assert!(!state(&table, id).await.published);
+    }
+    all_wait
+}
+
+/// Waits until others wait for locks, for less than relays do.
+struct Waiting {
+    began: Instant,
+    pool: sqlx::PgPool,
+}
+
+impl Waiting {
+    fn begin(table: &Table) -> Self {
+        Self { began: Instant::now(), pool: table.owner.clone() }
+    }
+
+    fn in_time(&self) -> bool {
+        self.began.elapsed() < Duration::from_millis(350)
+    }
+
+    async fn until(&self, others: i64) {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        let count = async || sqlx::query_scalar::<_, i64>(waits).fetch_one(&self.pool).await.unwrap();
+        while self.in_time() && count().await < others {}
+    }
 }
