@@ -29,22 +29,22 @@ async fn causes_of(table: &Table, filter: &DeadFilter) -> Result<Vec<DeadCause>,
     table.ask(table.admin.causes(filter)).await
 }
 
-/// The filter of a request, narrowed to its cause.
-async fn filter_of(table: &Table, fields: &Fields) -> Result<DeadFilter, Refusal> {
+/// The filter of a request, narrowed to its cause; none if nothing has died of that, or not any more. Who looks sees none then, who
+/// would change something is told.
+async fn filter_of(table: &Table, fields: &Fields) -> Result<Option<DeadFilter>, Refusal> {
     let filter = fields.dead_filter()?;
-    let Some(wanted) = fields.text("cause")? else { return Ok(filter) };
+    let Some(wanted) = fields.text("cause")? else { return Ok(Some(filter)) };
     let causes = causes_of(table, &filter).await?;
     let mut found = causes.iter().filter(|cause| cause_id(cause) == wanted);
     match (found.next(), found.next()) {
         (Some(cause), None) => {
             let (topic, cause) = (Some(cause.topic.clone()), Some(cause.cause.clone()));
-            Ok(DeadFilter { topic, cause, ..filter })
+            Ok(Some(DeadFilter { topic, cause, ..filter }))
         }
         (Some(_), Some(_)) => {
             Err(Refusal::conflict("two causes share this id; give a topic or a text of the error as well"))
         }
-        (None, _) => Err(Refusal::conflict(format!("nothing died of {wanted:?}, or not any more"))
-            .next("look at the causes again")),
+        (None, _) => Ok(None),
     }
 }
 
@@ -53,12 +53,14 @@ pub(super) async fn causes(State(admin): Shared, Path(id): Path<String>, uri: Ur
     let table = admin.table(&id)?;
     let fields = Fields::of_query(&uri, &[&DEAD_FILTER])?;
     let filter = filter_of(table, &fields).await?;
-    let causes = causes_of(table, &filter).await?;
+    let causes = match &filter {
+        Some(filter) => causes_of(table, filter).await?,
+        None => Vec::new(),
+    };
     let complete = causes.len() < MOST_CAUSES;
-    let events = if complete {
-        causes.iter().map(|cause| cause.events).sum()
-    } else {
-        table.ask(table.admin.count(&filter)).await?
+    let events = match &filter {
+        Some(filter) if !complete => table.ask(table.admin.count(filter)).await?,
+        _ => causes.iter().map(|cause| cause.events).sum(),
     };
     let cause = |(at, cause): (usize, &DeadCause)| {
         let id = cause_id(cause);
@@ -77,9 +79,14 @@ pub(super) async fn list(State(admin): Shared, Path(id): Path<String>, uri: Uri)
     let table = admin.table(&id)?;
     let fields = Fields::of_query(&uri, &[&DEAD_FILTER, &["limit"]])?;
     let limit = fields.limit(1000)?;
-    let filter = filter_of(table, &fields).await?;
-    let asked = async { Ok((table.admin.query(&filter, limit).await?, table.admin.count(&filter).await?)) };
-    let (events, count) = table.ask(asked).await?;
+    let (events, count) = match filter_of(table, &fields).await? {
+        Some(filter) => {
+            let asked =
+                async { Ok((table.admin.query(&filter, limit).await?, table.admin.count(&filter).await?)) };
+            table.ask(asked).await?
+        }
+        None => (Vec::new(), 0),
+    };
     let events: Vec<Value> = events.iter().map(|event| exact(json!(event))).collect();
     Ok(ok(&json!({ "id": table.id, "count": count, "events": events })))
 }
@@ -88,15 +95,19 @@ pub(super) async fn list(State(admin): Shared, Path(id): Path<String>, uri: Uri)
 pub(super) async fn count(State(admin): Shared, Path(id): Path<String>, uri: Uri) -> Answer {
     let table = admin.table(&id)?;
     let fields = Fields::of_query(&uri, &[&DEAD_FILTER])?;
-    let filter = filter_of(table, &fields).await?;
-    let count = table.ask(table.admin.count(&filter)).await?;
+    let count = match filter_of(table, &fields).await? {
+        Some(filter) => table.ask(table.admin.count(&filter)).await?,
+        None => 0,
+    };
     Ok(ok(&json!({ "id": table.id, "count": count })))
 }
 
 /// Which dead events a change is about. Never all of them by silence.
 async fn chosen_of(table: &Table, fields: &Fields, ids: &str) -> Result<Chosen, Refusal> {
     let events = fields.event_ids(ids)?;
-    let filter = filter_of(table, fields).await?;
+    let filter = filter_of(table, fields).await?.ok_or_else(|| {
+        Refusal::conflict("nothing died of this cause, or not any more").next("look at the causes again")
+    })?;
     let ways = [!events.is_empty(), filter != DeadFilter::default(), fields.on("all")?];
     match ways.iter().filter(|way| **way).count() {
         1 if !events.is_empty() => Ok(Chosen::Events(events)),

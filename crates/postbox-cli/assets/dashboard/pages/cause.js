@@ -46,13 +46,7 @@ export function showCause(view) {
     if (view.open) draw();
   };
   fill(view.main, h("p", { class: "crumb" }, h("a", { href: back, "data-key": "crumb" }, "Dead"), " / cause"), parts.top, h("div", { class: "stack" }, parts.steps, jobs.node, parts.body));
-  view.failed = (error) => {
-    // Its last event went between the two looks.
-    if (error.code === "OUTBOX_ADMIN_CONFLICT") {
-      Object.assign(state, { events: [], count: 0 });
-      draw();
-    } else fill(parts.body, failure(error));
-  };
+  view.failed = (error) => fill(parts.body, failure(error));
   view.on("job", () => fill(parts.steps, steps(jobOf(jobs), state.count)));
   view.every(3, load);
 }
