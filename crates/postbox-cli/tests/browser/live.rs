@@ -6,9 +6,13 @@ use crate::common::{LONG, Place};
 use crate::desk::{Desk, desk};
 
 /// Notes every request and every stream of the page from now on.
-const NOTE: &str = "window.asked = []; window.streams = [];
+const NOTE: &str = "window.asked = []; window.streams = []; window.unanswered = 0;
     const [ask, Stream] = [window.fetch, window.EventSource];
-    window.fetch = (...about) => { window.asked.push(String(about[0])); return ask(...about); };
+    window.fetch = (...about) => {
+        window.asked.push(String(about[0]));
+        window.unanswered += 1;
+        return ask(...about).finally(() => { window.unanswered -= 1; });
+    };
     window.EventSource = class extends Stream {
         constructor(...about) { super(...about); window.asked.push(String(about[0])); window.streams.push(this); }
     };";
@@ -27,6 +31,8 @@ fn a_page_that_is_stopped_asks_for_nothing_until_it_goes_on() {
     desk.browser.see("live");
     desk.browser.keys("p");
     desk.browser.see("stopped");
+    // What was asked before may still be shown.
+    desk.browser.wait("the last answer", "window.unanswered === 0");
     desk.place.insert(1);
     desk.place.wait_for_delivered(1);
     // Events are asked for every 4 seconds, overviews come every 2: what is shown by the absence of both needs its time.
