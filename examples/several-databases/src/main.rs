@@ -1,4 +1,4 @@
-//! Two databases in one process, each with its outbox: orders in `orders.db`, invoices in `billing.db`. An order becomes an invoice
+//! Two databases in one process, each with its outbox: orders in `sales.db`, invoices in `billing.db`. An order becomes an invoice
 //! without a transaction over both: its event commits with it, is delivered until it has arrived, and has its effect once.
 //!
 //! `cargo run -p several-databases` needs nothing but a folder to write to. At the first start billing is not there; orders are
@@ -42,7 +42,7 @@ fn file(folder: &Path, name: &str) -> Result<SqliteConnectOptions> {
 }
 
 async fn run(folder: &Path) -> Result<()> {
-    let orders = orders::open(file(folder, "orders.db")?).await?;
+    let orders = orders::open(file(folder, "sales.db")?).await?;
     // Lazily: who connects now would wait for it, or give up.
     let billing = sqlx::SqlitePool::connect_lazy_with(file(folder, "billing.db")?);
     let billing_was_there = folder.join("billing.db").exists();
