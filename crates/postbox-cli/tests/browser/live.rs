@@ -95,3 +95,16 @@ fn the_next_probe_of_a_sink_is_counted_down() {
     desk.browser.wait("no countdown", "!document.body.innerText.includes('next probe')");
     assert_eq!(desk.browser.complaints(), Vec::<String>::new());
 }
+
+#[test]
+fn the_overview_has_rates_and_lag_of_each_table() {
+    let desk = desk!(Place::new());
+    desk.goto("overview");
+    desk.browser.see("live");
+    desk.place.insert(5);
+    desk.browser.see("Lag p50 / p99");
+    let cells = "[...document.querySelectorAll('tbody td')].map((cell) => cell.textContent)";
+    desk.browser
+        .wait("the lag", &format!("{cells}.some((text) => /^[\\d.]+m?s \\/ [\\d.]+m?s$/.test(text))"));
+    assert_eq!(desk.browser.complaints(), Vec::<String>::new());
+}

@@ -96,14 +96,22 @@ function tables(all, histories) {
       h("td", { class: `${colour} nowrap` }, `${mark} ${table.health}`, table.paused && [" ", tag("paused", "warn")]),
       h("td", { class: "right" }, about(table.waiting, table.estimated)),
       h("td", { class: "right" }, table.waiting ? duration(table.oldest_seconds) : "–"),
+      h("td", { class: "right nowrap" }, lag(table)),
+      h("td", { class: "right" }, perSecond(table.in_per_second)),
       h("td", { class: "right" }, perSecond(table.out_per_second)),
       h("td", {}, spark(points, (point) => point.out_per_second, "tone-2", `Out of ${table.table} over the last minutes`)),
       h("td", { class: "right" }, table.dead ? h("a", { class: "bad", href: to("dead", [], { table: table.id }), "data-key": `dead ${table.id}` }, about(table.dead, table.estimated)) : "0"),
       h("td", { class: "nowrap" }, table.leader ? [relayName(table.leader), h("div", { class: "small faint" }, `epoch ${number(table.epoch)}`)] : h("span", { class: "warn" }, "no leader")),
     );
   };
-  const names = [["Table"], ["Health"], ["Waiting", "right"], ["Oldest", "right"], ["Out", "right"], ["Last minutes"], ["Dead", "right"], ["Leader"]];
+  const names = [["Table"], ["Health"], ["Waiting", "right"], ["Oldest", "right"], ["Lag p50 / p99", "right"], ["In", "right"], ["Out", "right"], ["Last minutes"], ["Dead", "right"], ["Leader"]];
   return card("Tables", { flush: true }, grid("Tables", names, all.map(row)));
+}
+
+/// How long events took from written to delivered; nothing where none was delivered of late, or by another process.
+function lag(table) {
+  if (table.lag_p50_seconds === null) return "–";
+  return `${duration(table.lag_p50_seconds)} / ${duration(table.lag_p99_seconds)}`;
 }
 
 /// A table of the page; wide ones scroll by themselves, also by the keyboard.
