@@ -263,6 +263,7 @@ fn passed(command: &mut Command) -> Result<(u64, String), String> {
 #[cfg(test)]
 mod tests {
     use super::{SCENARIOS, parse};
+    use crate::run::root;
 
     #[test]
     fn names_are_different_and_each_says_what_it_does() {
@@ -271,6 +272,35 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), SCENARIOS.len());
         assert!(SCENARIOS.iter().all(|scenario| !scenario.tests.is_empty() && !scenario.what.is_empty()));
+    }
+
+    /// Else a scenario would shrink when a test is renamed, and nobody would know.
+    #[test]
+    fn every_test_that_is_named_is_there() {
+        let sources = sources(&root().join("crates"));
+        let wanted = SCENARIOS.iter().flat_map(|scenario| scenario.tests).filter(|test| !test.is_empty());
+        for test in wanted {
+            let part = test.trim_end_matches("::").rsplit("::").next().unwrap();
+            let names = if test.ends_with("::") {
+                [format!("mod {part};"), format!("mod {part} {{")]
+            } else {
+                [format!("fn {part}"), format!("_{part}")]
+            };
+            assert!(names.iter().any(|name| sources.contains(name)), "no test is called {test}");
+        }
+    }
+
+    /// All that is written in a folder, one after another.
+    fn sources(folder: &std::path::Path) -> String {
+        let mut text = String::new();
+        for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() {
+                text.push_str(&sources(&entry));
+            } else if entry.extension().is_some_and(|kind| kind == "rs") {
+                text.push_str(&std::fs::read_to_string(&entry).unwrap());
+            }
+        }
+        text
     }
 
     #[test]

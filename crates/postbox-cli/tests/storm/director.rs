@@ -183,8 +183,8 @@ impl<'a> Director<'a> {
         self.stations[station].program = self.scene.relay(&self.stations[station].proxy);
     }
 
-    /// Everybody is well again, and still there.
-    pub(crate) fn calm(&mut self) {
+    /// No relay has ended by itself.
+    pub(crate) fn all_live(&mut self) {
         for station in &mut self.stations {
             assert!(station.program.is_running(), "a relay ended by itself:\n{}", station.program.stderr());
         }

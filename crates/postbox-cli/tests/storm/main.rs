@@ -45,7 +45,7 @@ fn storm(claiming: Claiming) {
         notes
     });
     println!("{notes}");
-    director.calm();
+    director.all_live();
     scene.everything_settled();
     director.end();
     println!("seed {seed}: {:?}", scene.verdict(notes.most_duplicates()));
