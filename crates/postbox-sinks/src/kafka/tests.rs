@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::KafkaSink;
 use super::config::Config;
-use super::error::{classify, is_topic_name};
+use super::error::{classify, is_of_the_batch, is_of_the_topic, is_topic_name};
 use crate::Options;
 
 fn config(url: &str, options: Options) -> Result<Config, String> {
@@ -125,30 +125,124 @@ fn names_of_topics() {
     }
 }
 
+/// Every code that the client knows, from the first to the last.
+fn codes() -> impl Iterator<Item = Code> {
+    (-200..=200).filter_map(|number| RDKafkaRespErr::try_from(number).ok()).map(Code::from)
+}
+
 #[test]
 fn every_error_has_a_class() {
-    let event = delivery("a.b", "1");
-    let kind = |code| classify(code, "a.b", &event, Duration::from_secs(1), None).kind();
-    for code in [
-        Code::MessageTimedOut,
-        Code::AllBrokersDown,
+    use DispatchErrorKind::{Reject, Retry, Unavailable};
+    let silence =
+        [Code::MessageTimedOut, Code::OperationTimedOut, Code::RequestTimedOut, Code::TimedOutQueue];
+    let outages = [
+        // No way to a broker, or none for us.
         Code::BrokerTransportFailure,
-        Code::LeaderNotAvailable,
-        Code::NotEnoughReplicas,
+        Code::AllBrokersDown,
+        Code::Resolve,
+        Code::NetworkException,
+        Code::BrokerNotAvailable,
+        Code::ListenerNotFound,
+        Code::DestroyBroker,
+        Code::BrokerDestroy,
+        Code::NodeUpdate,
+        Code::SSL,
+        Code::Authentication,
+        Code::SaslAuthenticationFailed,
+        Code::UnsupportedSASLMechanism,
+        Code::IllegalSASLState,
+        Code::SecurityDisabled,
         Code::TopicAuthorizationFailed,
         Code::ClusterAuthorizationFailed,
-        Code::SaslAuthenticationFailed,
+        Code::TransactionalIdAuthorizationFailed,
+        // An election, replicas that are away, storage, quotas.
+        Code::LeaderNotAvailable,
+        Code::NotLeaderForPartition,
+        Code::FencedLeaderEpoch,
+        Code::UnknownLeaderEpoch,
+        Code::ReplicaNotAvailable,
+        Code::ISRInsufficient,
+        Code::NotEnoughReplicas,
+        Code::NotEnoughReplicasAfterAppend,
+        Code::CoordinatorLoadInProgress,
+        Code::CoordinatorNotAvailable,
+        Code::NotCoordinator,
+        Code::KafkaStorageError,
+        Code::LogDirNotFound,
+        Code::ThrottlingQuotaExceeded,
+        // The client itself, or the place that its producer had.
         Code::QueueFull,
-        Code::Fatal,
+        Code::CriticalSystemResource,
         Code::PurgeQueue,
-    ] {
-        assert_eq!(kind(code), DispatchErrorKind::Unavailable, "{code}");
+        Code::PurgeInflight,
+        Code::Fatal,
+        Code::Fenced,
+        Code::GaplessGuarantee,
+        Code::OutOfOrderSequenceNumber,
+        Code::InvalidProducerEpoch,
+        Code::InvalidProducerIdMapping,
+        Code::UnknownProducerId,
+        Code::ProducerFenced,
+    ];
+    let too_large = [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidMessageSize];
+    let refused = [
+        Code::InvalidTopic,
+        Code::InvalidTimestamp,
+        Code::InvalidRecord,
+        Code::PolicyViolation,
+        Code::UnsupportedForMessageFormat,
+    ];
+    let no_topic = [Code::UnknownTopic, Code::UnknownTopicOrPartition, Code::UnknownTopicId];
+    let (mut event, mut seen) = (delivery("a.b", "1"), 0);
+    for attempts in [1, 2, 3] {
+        event.meta.attempts = attempts;
+        for code in codes() {
+            let (class, words) = if silence.contains(&code) {
+                (Unavailable, "did not confirm within 1s; the last trouble: rain")
+            } else if outages.contains(&code) {
+                (Unavailable, "; the last trouble: rain")
+            } else if too_large.contains(&code) {
+                (Reject, "too large for the broker")
+            } else if refused.contains(&code) {
+                (Reject, "topic \"a.b\"")
+            } else if no_topic.contains(&code) {
+                (if attempts < 3 { Retry(None) } else { Reject }, "has no topic \"a.b\"")
+            } else {
+                (Retry(None), "topic \"a.b\"")
+            };
+            let error = classify(code, "a.b", &event, Duration::from_secs(1), Some("rain".to_owned()));
+            assert_eq!(error.kind(), class, "{code:?}, attempt {attempts}");
+            assert!(error.to_string().contains(words), "{code:?}: {error}");
+            seen += 1;
+        }
     }
-    for code in [Code::MessageSizeTooLarge, Code::InvalidRecord, Code::PolicyViolation, Code::InvalidTopic] {
-        assert_eq!(kind(code), DispatchErrorKind::Reject, "{code}");
-    }
-    for code in [Code::UnknownTopic, Code::Unknown, Code::InvalidMessage, Code::InvalidDifferentRecord] {
-        assert_eq!(kind(code), DispatchErrorKind::Retry(None), "{code}");
+    assert!(seen > 3 * 150, "{seen}: these are not all");
+}
+
+#[test]
+fn whose_an_error_is() {
+    // Those beside the message that is meant are told the same: each is asked again alone.
+    let of_the_batch = [
+        Code::MessageSizeTooLarge,
+        Code::MessageBatchTooLarge,
+        Code::InvalidMessageSize,
+        Code::InvalidTimestamp,
+        Code::InvalidRecord,
+        Code::InvalidDifferentRecord,
+        Code::PolicyViolation,
+        Code::UnsupportedForMessageFormat,
+    ];
+    // The client remembers it for minutes, and has to be told to look again.
+    let of_the_topic = [
+        Code::UnknownTopic,
+        Code::UnknownTopicOrPartition,
+        Code::UnknownTopicId,
+        Code::UnknownPartition,
+        Code::TopicAuthorizationFailed,
+    ];
+    for code in codes() {
+        assert_eq!(is_of_the_batch(code), of_the_batch.contains(&code), "{code:?}");
+        assert_eq!(is_of_the_topic(code), of_the_topic.contains(&code), "{code:?}");
     }
 }
 

@@ -1,15 +1,17 @@
 //! Settings, and the class of each error.
 
+use std::sync::Arc;
+
 use postbox_core::testing::delivery;
 use postbox_core::{DispatchErrorKind, Dispatcher as _};
 use pulsar::Error;
-use pulsar::error::{ConnectionError, ProducerError, ServiceDiscoveryError};
+use pulsar::error::{AuthenticationError, ConnectionError, ProducerError, ServiceDiscoveryError};
 use pulsar::proto::ServerError;
 use serde_json::json;
 
 use super::PulsarSink;
 use super::config::{Config, partition};
-use super::error::classify;
+use super::error::{classify, has_reason};
 use crate::Options;
 
 #[test]
@@ -50,35 +52,99 @@ fn partitions_follow_the_hash_of_javas_strings() {
 }
 
 #[test]
-fn every_error_has_a_class() {
+fn every_word_of_a_broker_has_a_class() {
     use DispatchErrorKind::{Reject, Retry, Unavailable};
-    let said = |kind| Error::Connection(ConnectionError::PulsarError(Some(kind), Some("words".into())));
     let mut event = delivery("a.b", "1");
+    let known: Vec<ServerError> = (0..100).filter_map(|number| ServerError::try_from(number).ok()).collect();
+    assert!(known.len() >= 26, "{known:?}: these are not all");
+    for attempts in [1, 2, 3] {
+        event.meta.attempts = attempts;
+        for kind in &known {
+            let (class, connection) = match kind {
+                ServerError::AuthenticationError => (Unavailable, true),
+                ServerError::AuthorizationError
+                | ServerError::ServiceNotReady
+                | ServerError::MetadataError
+                | ServerError::PersistenceError
+                | ServerError::TooManyRequests
+                | ServerError::ProducerBusy
+                | ServerError::ProducerFenced
+                | ServerError::ProducerBlockedQuotaExceededError
+                | ServerError::ProducerBlockedQuotaExceededException => (Unavailable, false),
+                ServerError::InvalidTopicName
+                | ServerError::TopicTerminatedError
+                | ServerError::IncompatibleSchema
+                | ServerError::NotAllowedError => (Reject, false),
+                ServerError::TopicNotFound if attempts == 3 => (Reject, false),
+                ServerError::TopicNotFound
+                | ServerError::UnknownError
+                | ServerError::ChecksumError
+                | ServerError::UnsupportedVersionError
+                | ServerError::ConsumerBusy
+                | ServerError::ConsumerNotFound
+                | ServerError::ConsumerAssignError
+                | ServerError::SubscriptionNotFound
+                | ServerError::TransactionCoordinatorNotFound
+                | ServerError::InvalidTxnStatus
+                | ServerError::TransactionConflict
+                | ServerError::TransactionNotFound => (Retry(None), false),
+            };
+            // Whoever it is told to, the connection, a lookup or a producer, it means the same.
+            let told = || ConnectionError::PulsarError(Some(*kind), Some("words".into()));
+            for error in [
+                Error::Connection(told()),
+                Error::Producer(ProducerError::Connection(told())),
+                Error::Producer(ProducerError::Batch(Arc::new(Error::Connection(told())))),
+                Error::ServiceDiscovery(ServiceDiscoveryError::Connection(told())),
+                Error::ServiceDiscovery(ServiceDiscoveryError::Query(Some(*kind), None)),
+            ] {
+                let verdict = classify(&error, "a.b", &event);
+                let found = (verdict.error.kind(), verdict.connection);
+                assert_eq!(found, (class, connection), "{kind:?}, attempt {attempts}: {error:?}");
+                assert!(has_reason(&error), "{error:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_trouble_of_the_client_has_a_class() {
+    use DispatchErrorKind::{Retry, Unavailable};
+    let event = delivery("a.b", "1");
+    let io = || std::io::Error::other("no route");
     for (error, kind, connection) in [
-        (said(ServerError::AuthenticationError), Unavailable, true),
-        (said(ServerError::AuthorizationError), Unavailable, false),
-        (said(ServerError::ServiceNotReady), Unavailable, false),
-        (said(ServerError::ProducerBlockedQuotaExceededError), Unavailable, false),
-        (said(ServerError::InvalidTopicName), Reject, false),
-        (said(ServerError::TopicTerminatedError), Reject, false),
-        (said(ServerError::TopicNotFound), Retry(None), false),
-        (said(ServerError::ChecksumError), Retry(None), false),
+        (Error::Connection(ConnectionError::Io(io())), Unavailable, true),
         (Error::Connection(ConnectionError::Disconnected), Unavailable, true),
+        (Error::Connection(ConnectionError::Canceled), Unavailable, true),
+        (Error::Connection(ConnectionError::Shutdown), Unavailable, true),
+        (Error::Connection(ConnectionError::NotFound), Unavailable, true),
+        (
+            Error::Connection(ConnectionError::Authentication(AuthenticationError::Custom("no".into()))),
+            Unavailable,
+            true,
+        ),
+        (Error::Connection(ConnectionError::UnexpectedResponse("what?".into())), Unavailable, true),
+        (Error::Authentication(AuthenticationError::Custom("no".into())), Unavailable, true),
+        (Error::Executor, Unavailable, true),
         (Error::Producer(ProducerError::Connection(ConnectionError::SlowDown)), Unavailable, true),
+        (Error::ServiceDiscovery(ServiceDiscoveryError::DnsLookupError), Unavailable, true),
+        (Error::ServiceDiscovery(ServiceDiscoveryError::NotFound), Unavailable, true),
+        // The producer's own: other topics may fare better.
         (Error::Producer(ProducerError::Fenced), Unavailable, false),
         (Error::Producer(ProducerError::Closed), Unavailable, false),
-        (Error::ServiceDiscovery(ServiceDiscoveryError::DnsLookupError), Unavailable, true),
-        (
-            Error::ServiceDiscovery(ServiceDiscoveryError::Query(Some(ServerError::MetadataError), None)),
-            Unavailable,
-            false,
-        ),
+        (Error::Producer(ProducerError::Custom("words".into())), Unavailable, false),
+        (Error::Producer(ProducerError::Batch(Arc::new(Error::Executor))), Unavailable, true),
+        // The message's, or nobody knows whose.
+        (Error::Producer(ProducerError::Io(io())), Retry(None), false),
+        (Error::Connection(ConnectionError::Encoding("bytes".into())), Retry(None), false),
+        (Error::Connection(ConnectionError::PulsarError(None, Some("words".into()))), Retry(None), false),
+        (Error::ServiceDiscovery(ServiceDiscoveryError::Query(None, None)), Retry(None), false),
+        (Error::Custom("words".into()), Retry(None), false),
     ] {
         let verdict = classify(&error, "a.b", &event);
-        assert_eq!((verdict.error.kind(), verdict.connection), (kind, connection), "{error}");
+        assert_eq!((verdict.error.kind(), verdict.connection), (kind, connection), "{error:?}");
+        assert!(!has_reason(&error), "{error:?}");
     }
-    event.meta.attempts = 3;
-    assert_eq!(classify(&said(ServerError::TopicNotFound), "a.b", &event).error.kind(), Reject);
 }
 
 #[tokio::test]

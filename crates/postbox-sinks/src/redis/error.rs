@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | no connection, TLS, DNS, connection lost, no reply in time | unavailable | the server is down or not to be reached |
 //! | `WRONGPASS`, `NOAUTH`, `NOPERM` | unavailable | somebody has to mend login or permissions |
-//! | `LOADING`, `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `MOVED`, `BUSY` | unavailable | it starts, fails over or is busy |
+//! | `LOADING`, `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `MOVED`, `ASK`, `BUSY` | unavailable | it starts, fails over or is busy |
 //! | `OOM`, `MISCONF`, `NOREPLICAS` | unavailable | no memory, no disk, no replicas: it takes no writes just now |
 //! | fewer replicas than `wait_replicas` have it | unavailable | they are down or behind; the entry is there, and comes again |
 //! | too large (`proto-max-bulk-len`, or the option `max_payload`) | reject | it will never fit; found before it is sent, as Redis would close the connection |
@@ -69,33 +69,64 @@ mod tests {
     use super::*;
     use postbox_core::DispatchErrorKind::{Reject, Retry, Unavailable};
 
+    /// An error as the server writes it.
+    fn answer(line: &str) -> RedisError {
+        match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
+            Ok(redis::Value::ServerError(said)) => said.into(),
+            other => panic!("{line} is no error: {other:?}"),
+        }
+    }
+
     #[test]
     fn every_answer_has_its_class() {
-        for (code, class) in [
-            ("WRONGPASS", Unavailable),
-            ("NOAUTH", Unavailable),
-            ("OOM", Unavailable),
-            ("MISCONF", Unavailable),
-            ("NOREPLICAS", Unavailable),
-            ("BUSY", Unavailable),
-            ("WRONGTYPE", Reject),
-            ("ERR", Retry(None)),
-            ("SOMETHING", Retry(None)),
+        for (code, class, breaks) in [
+            // Somebody has to mend the login.
+            ("WRONGPASS", Unavailable, false),
+            ("NOAUTH", Unavailable, false),
+            ("NOPERM", Unavailable, false),
+            // It starts, fails over, or is another's now: a new connection may lead to the right one.
+            ("LOADING", Unavailable, false),
+            ("READONLY", Unavailable, true),
+            ("MASTERDOWN", Unavailable, false),
+            ("CLUSTERDOWN", Unavailable, false),
+            ("TRYAGAIN", Unavailable, false),
+            ("MOVED", Unavailable, true),
+            ("ASK", Unavailable, false),
+            // It takes no writes just now.
+            ("OOM", Unavailable, false),
+            ("MISCONF", Unavailable, false),
+            ("NOREPLICAS", Unavailable, false),
+            ("BUSY", Unavailable, false),
+            // This event is led to the wrong place.
+            ("WRONGTYPE", Reject, false),
+            // Anything else.
+            ("ERR", Retry(None), false),
+            ("EXECABORT", Retry(None), false),
+            ("CROSSSLOT", Retry(None), false),
+            ("SOMETHING", Retry(None), false),
         ] {
-            let error = redis::make_extension_error(code.to_owned(), Some("some words".to_owned()));
+            let error = answer(&format!("{code} some words"));
             let class_of = of_command(&error);
             assert_eq!(class_of.kind(), class, "{class_of}");
             assert!(class_of.to_string().contains(&format!("{code} some words")), "{class_of}");
+            assert_eq!(breaks_connection(&error), breaks, "{code}");
         }
-        for (kind, class) in [
-            (ErrorKind::Io, Unavailable),
-            (ErrorKind::AuthenticationFailed, Unavailable),
-            (ErrorKind::Server(ServerErrorKind::BusyLoading), Unavailable),
-            (ErrorKind::Server(ServerErrorKind::ReadOnly), Unavailable),
-            (ErrorKind::Server(ServerErrorKind::NoPerm), Unavailable),
-            (ErrorKind::Server(ServerErrorKind::ResponseError), Retry(None)),
+    }
+
+    #[test]
+    fn every_trouble_of_the_client_has_its_class() {
+        for (kind, class, breaks) in [
+            (ErrorKind::Io, Unavailable, true),
+            (ErrorKind::AuthenticationFailed, Unavailable, true),
+            (ErrorKind::Parse, Unavailable, true),
+            (ErrorKind::UnexpectedReturnType, Retry(None), false),
+            (ErrorKind::Client, Retry(None), false),
         ] {
-            assert_eq!(of_command(&RedisError::from((kind, "words"))).kind(), class, "{kind:?}");
+            let error = RedisError::from((kind, "words"));
+            assert_eq!(of_command(&error).kind(), class, "{kind:?}");
+            assert_eq!(breaks_connection(&error), breaks, "{kind:?}");
+            // Without a connection there is nothing that an event could be blamed for.
+            assert_eq!(of_connect(&error).kind(), Unavailable, "{kind:?}");
         }
     }
 }
