@@ -21,6 +21,9 @@ const PORT: u16 = 9092;
 /// Below the relay's `dispatch_timeout`, which is 30 s unless told otherwise: the client says first what is wrong.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
+/// For TCP, TLS and login together. The client tries again until an event's `timeout`, so it is a part of that.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The client's own default; brokers take a batch of 1 MiB unless told otherwise.
 pub(super) const MAX_MESSAGE: usize = 1_000_000;
 
@@ -35,6 +38,7 @@ const TAKEN: &[(&str, &str)] = &[
     ("transactional.id", "events are not sent in Kafka's transactions"),
     ("message.timeout.ms", "use the option timeout"),
     ("delivery.timeout.ms", "use the option timeout"),
+    ("socket.connection.setup.timeout.ms", "use the option connect_timeout"),
     ("message.max.bytes", "use the option max_message"),
     ("compression.codec", "use the option compression"),
     ("compression.type", "use the option compression"),
@@ -80,10 +84,12 @@ impl Config {
         let destination = Destination::from_options(&address, &mut options);
         let encoding = Encoding::from_options(Binding::KAFKA, &mut options);
         let timeout = options.duration("timeout", 100, 300_000).unwrap_or(TIMEOUT);
+        // Less than a second is nothing that the client takes.
+        let connect_timeout = options.duration("connect_timeout", 1_000, 300_000).unwrap_or(CONNECT_TIMEOUT);
         let times = [("occurred_at", Timestamp::OccurredAt), ("sent", Timestamp::Sent)];
         let timestamp = options.choice("timestamp", &times).unwrap_or_default();
         let max_message = options.size("max_message", 1_000, 1_000_000_000).unwrap_or(MAX_MESSAGE);
-        let mut client = defaults(timeout);
+        let mut client = defaults(timeout, connect_timeout);
         client.set("bootstrap.servers", address.hosts_with_port(PORT).join(","));
         client.set("message.max.bytes", max_message.to_string());
         delivery(&mut client, &mut options);
@@ -96,8 +102,8 @@ impl Config {
 }
 
 /// What is the same for all; properties may say otherwise.
-fn defaults(timeout: Duration) -> ClientConfig {
-    let timeout = timeout.as_millis().to_string();
+fn defaults(timeout: Duration, connect_timeout: Duration) -> ClientConfig {
+    let [timeout, connect_timeout] = [timeout, connect_timeout].map(|limit| limit.as_millis().to_string());
     let mut client = ClientConfig::new();
     // Where nobody listens the client need not tell: what matters comes back as an error of an event.
     client.set_log_level(RDKafkaLogLevel::Warning);
@@ -110,7 +116,7 @@ fn defaults(timeout: Duration) -> ClientConfig {
         ("message.timeout.ms", &timeout),
         ("request.timeout.ms", &timeout),
         ("socket.timeout.ms", &timeout),
-        ("socket.connection.setup.timeout.ms", "10000"),
+        ("socket.connection.setup.timeout.ms", &connect_timeout),
         ("socket.keepalive.enable", "true"),
         // A broker that is back is noticed soon.
         ("reconnect.backoff.max.ms", "2000"),

@@ -32,6 +32,7 @@ fn what_a_url_and_options_make() {
         ("enable.idempotence", "true"),
         ("partitioner", "murmur2_random"),
         ("message.timeout.ms", "20000"),
+        ("socket.connection.setup.timeout.ms", "10000"),
         ("security.protocol", "plaintext"),
         ("compression.type", "none"),
         ("linger.ms", "1"),
@@ -41,6 +42,7 @@ fn what_a_url_and_options_make() {
     assert_eq!(plain.destination.of(&delivery("a.b", "1")).unwrap(), "shop.a.b");
     let options = Options::new()
         .set("timeout", "5s")
+        .set("connect_timeout", "2s")
         .set("linger", "0")
         .set("compression", "zstd")
         .set("max_message", "2MiB")
@@ -52,6 +54,7 @@ fn what_a_url_and_options_make() {
         ("sasl.username", "me"),
         ("sasl.password", "s@cret"),
         ("message.timeout.ms", "5000"),
+        ("socket.connection.setup.timeout.ms", "2000"),
         ("message.max.bytes", "2097152"),
         ("compression.type", "zstd"),
         ("linger.ms", "0"),
@@ -80,6 +83,12 @@ fn what_cannot_work_is_told_at_the_start() {
         (json!({ "sasl": "kerberos" }), "use one of plain, scram-sha-256, scram-sha-512"),
         (json!({ "compression": "rar" }), "use one of none, gzip, snappy, lz4, zstd"),
         (json!({ "timeout": "1ms" }), "option timeout"),
+        (json!({ "connect_timeout": "999ms" }), "option connect_timeout"),
+        (json!({ "connect_timeout": "301s" }), "option connect_timeout"),
+        (
+            json!({ "properties": { "socket.connection.setup.timeout.ms": 1 } }),
+            "use the option connect_timeout",
+        ),
         (json!({ "tls_ca": file!().rsplit('/').next() }), "tls_ca"),
         (json!({ "topic": "x" }), "it has no option topic; there is destination,"),
     ] {
@@ -89,6 +98,25 @@ fn what_cannot_work_is_told_at_the_start() {
     }
     let text = config("kafka://me:Zq9@broker", Options::new().set("password", "Zq9")).unwrap_err();
     assert!(text.contains("in the URL too") && !text.contains("Zq9"), "{text}");
+}
+
+#[test]
+fn the_book_has_every_option() {
+    let error = config("kafka://h", Options::new().set("no_such", "1")).unwrap_err();
+    crate::options::assert_documented(&error, include_str!("../../../../docs/book/sinks/kafka.md"));
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_answered_is_given_up_and_made_again() {
+    // It takes connections, and says nothing to those who make them.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let url = format!("kafka://{}", silent.local_addr().unwrap());
+    let options = Options::new().set("connect_timeout", "1s").set("timeout", "6s");
+    let error = fail(&KafkaSink::new(&url, options).unwrap()).await;
+    assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
+    let made = std::iter::from_fn(|| silent.accept().ok()).count();
+    assert!(made > 1, "{made} connections: {error}");
 }
 
 #[test]
