@@ -48,9 +48,9 @@ impl Hook {
     }
 
     fn sink_of(addr: SocketAddr, password: &str, options: &[(&str, &str)]) -> AnySink {
-        let all = [("allow_private", "true"), ("timeout", "2s")];
+        let usual = [("allow_private", "true"), ("timeout", "2s")];
         let all =
-            options.iter().chain(&all).fold(Options::new(), |all, (name, value)| all.set(*name, *value));
+            usual.iter().chain(options).fold(Options::new(), |all, (name, value)| all.set(*name, *value));
         let has_destination = options.iter().any(|(name, _)| *name == "destination");
         let path = if has_destination { "" } else { "{topic}" };
         AnySink::new(&format!("http://suite:{password}@{addr}/{path}"), all).unwrap()

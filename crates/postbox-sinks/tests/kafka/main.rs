@@ -70,7 +70,7 @@ impl Broker for Kafka {
     type Sink = KafkaSink;
 
     fn abilities(&self) -> Abilities {
-        Abilities::default()
+        Abilities { gathering: &[("linger", "300ms")], ..Abilities::default() }
     }
 
     fn addr(&self) -> SocketAddr {
@@ -91,6 +91,8 @@ impl Broker for Kafka {
     }
 
     async fn read(&self, destination: &str) -> Vec<Received> {
+        // The reader goes where the broker says that it is, too.
+        self.site.detour.lead_to(self.addr());
         let messages = tokio::task::block_in_place(|| self.reader().read(destination));
         messages.into_iter().map(|message| message.received).collect()
     }

@@ -33,8 +33,8 @@ impl Nats {
     }
 
     fn sink_as(login: &str, addr: SocketAddr, more: &[(&str, &str)]) -> NatsSink {
-        let url = format!("nats://{login}{addr}?timeout=2s&connect_timeout=2s");
-        NatsSink::new(&url, options(more)).unwrap()
+        let short = [("timeout", "2s"), ("connect_timeout", "2s")];
+        NatsSink::new(&format!("nats://{login}{addr}"), options(&[&short, more].concat())).unwrap()
     }
 }
 

@@ -43,8 +43,8 @@ impl Rabbit {
     }
 
     fn sink_as(login: &str, addr: SocketAddr, more: &[(&str, &str)]) -> RabbitSink {
-        let url = format!("amqp://{login}@{addr}?timeout=2s&connect_timeout=4s");
-        RabbitSink::new(&url, options(more)).unwrap()
+        let short = [("timeout", "2s"), ("connect_timeout", "4s")];
+        RabbitSink::new(&format!("amqp://{login}@{addr}"), options(&[&short, more].concat())).unwrap()
     }
 }
 

@@ -47,8 +47,8 @@ impl Broker for Redis {
     }
 
     fn sink_at(&self, addr: SocketAddr, more: &[(&str, &str)]) -> RedisSink {
-        let url = format!("redis://postbox:s3cret@{addr}?timeout=2s&connect_timeout=2s");
-        RedisSink::new(&url, options(more)).unwrap()
+        let short = [("timeout", "2s"), ("connect_timeout", "2s")];
+        RedisSink::new(&format!("redis://postbox:s3cret@{addr}"), options(&[&short, more].concat())).unwrap()
     }
 
     fn sink_with_wrong_credentials(&self) -> RedisSink {

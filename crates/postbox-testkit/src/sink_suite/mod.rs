@@ -30,7 +30,7 @@ pub trait Broker: Send + Sync {
     fn addr(&self) -> SocketAddr;
 
     /// A sink to whoever listens at this address, with the credentials that the server wants and these options. An answer that
-    /// does not come is given up after a second or two, so that tests of it are quick.
+    /// does not come is given up after a second or two, so that tests of it are quick, unless `timeout` is among the options.
     fn sink_at(&self, addr: SocketAddr, options: &[(&str, &str)]) -> Self::Sink;
 
     /// A sink to the server, with these options.
@@ -76,6 +76,9 @@ pub struct Abilities {
     pub deduplicates: bool,
     /// The start of the names of CloudEvents' headers.
     pub cloudevents_prefix: &'static str,
+    /// Options with which its sink gathers what it is given before it sends, for clients that count requests in flight and
+    /// not events: a request then has hundreds however slow the machine is.
+    pub gathering: &'static [(&'static str, &'static str)],
     /// How long it may take until it works again after a restart.
     pub patience: Duration,
 }
@@ -92,6 +95,7 @@ impl Default for Abilities {
             order: true,
             deduplicates: false,
             cloudevents_prefix: "ce_",
+            gathering: &[],
             patience: Duration::from_mins(1),
         }
     }
@@ -225,6 +229,7 @@ macro_rules! sink_suite {
                 trouble: wrong_credentials_are_an_outage,
                 trouble: a_broker_that_restarts_loses_nothing,
                 trouble: a_slow_broker_is_waited_for,
+                trouble: hundreds_are_in_flight_before_one_is_confirmed,
                 trouble: a_broker_that_says_nothing_is_given_up,
                 trouble: a_connection_that_is_cut_loses_nothing,
                 trouble: a_batch_that_is_dropped_harms_nothing,

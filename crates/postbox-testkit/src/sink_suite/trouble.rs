@@ -120,6 +120,42 @@ pub async fn a_slow_broker_is_waited_for<B: Broker>(broker: &B) {
     assert_complete(&slow, &received);
 }
 
+/// Nobody waits for a confirmation before the next event is sent: a broker that takes everything and confirms nothing has a
+/// hundred, or as many as the sink sends at a time, while no answer has come and none was given up yet.
+pub async fn hundreds_are_in_flight_before_one_is_confirmed<B: Broker>(broker: &B) {
+    if !broker.abilities().proxy {
+        skip!("the broker cannot be reached by a proxy");
+    }
+    let topic = fresh("in-flight");
+    broker.prepare(&topic).await;
+    let proxy = Proxy::start(broker.addr());
+    // Nothing is given up as long as this looks, so what arrives is what is in flight at once, be it quickly or slowly.
+    let options = [broker.abilities().gathering, &[("timeout", "40s")]].concat();
+    let sink = broker.sink_at(proxy.addr(), &options);
+    let all = events(&topic, sink.batch_limit().min(300) + 1);
+    deliver(&sink, &all[..1], broker.abilities().patience).await;
+    proxy.swallow_replies();
+    let sending = {
+        let (sink, batch) = (sink.clone(), all[1..].to_vec());
+        tokio::spawn(async move { send(&sink, &batch).await })
+    };
+    let expected = (all.len() - 1).min(100);
+    let (deadline, mut there) = (Instant::now() + Duration::from_secs(30), 0);
+    while there < expected && Instant::now() < deadline {
+        // Also the one before them.
+        there = broker.read(&topic).await.len() - 1;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(there >= expected, "{there} in flight");
+    // Some clients have limits of their own, and a reader may take its time.
+    let given_up = sending.is_finished();
+    proxy.pass();
+    let outcomes = sending.await.expect("outcomes");
+    assert!(!given_up || outcomes.iter().flatten().all(Result::is_err), "an answer came through");
+    deliver(&sink, &all[1..], broker.abilities().patience).await;
+    assert_complete(&all, &broker.read(&topic).await);
+}
+
 /// A server that takes everything and answers nothing does not hold a dispatch for ever, and is used again when it is back.
 pub async fn a_broker_that_says_nothing_is_given_up<B: Broker>(broker: &B) {
     if !broker.abilities().proxy {
