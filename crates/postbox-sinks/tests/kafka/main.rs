@@ -7,6 +7,9 @@ mod detour;
 mod own;
 mod reader;
 #[cfg(feature = "kafka-tls")]
+#[path = "../support/mod.rs"]
+mod support;
+#[cfg(feature = "kafka-tls")]
 mod tls;
 
 use std::net::SocketAddr;

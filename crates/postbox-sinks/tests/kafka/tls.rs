@@ -1,6 +1,5 @@
 //! TLS and SCRAM, for which the client needs OpenSSL.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -8,86 +7,115 @@ use postbox_core::{DispatchErrorKind, Dispatcher as _};
 use postbox_sinks::{KafkaSink, Options};
 use postbox_testkit::sink_suite::{WRONG_PASSWORD, assert_complete, deliver, event, events, fresh};
 use postbox_testkit::{KafkaServer, ServerOptions, broker_or_skip};
+use serde_json::json;
 
 use crate::reader::{Reader, installed};
+use crate::support::{Certificates, options};
 
-/// A certificate for this machine that signs itself, and with its key the broker's own.
-fn certificate(dir: &Path) -> Result<(PathBuf, PathBuf), String> {
-    let (key, certificate, both) = (dir.join("key.pem"), dir.join("ca.pem"), dir.join("broker.pem"));
-    let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
-        .args(["-addext", "subjectAltName=IP:127.0.0.1", "-keyout"])
-        .arg(&key)
-        .arg("-out")
-        .arg(&certificate)
-        .output()
-        .map_err(|error| format!("no openssl: {error}"))?;
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
-    std::fs::write(&both, read(&key) + &read(&certificate)).unwrap();
-    Ok((certificate, both))
-}
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A broker whose clients use this protocol and have to trust the certificate.
-fn server(dir: &Path, protocol: &str) -> Result<(KafkaServer, PathBuf), String> {
+fn server(made: &Certificates, protocol: &str, more: &[&str]) -> Result<KafkaServer, String> {
     installed()?;
-    let (ca, own) = certificate(dir)?;
+    let read = |name: &str| std::fs::read_to_string(made.path(name)).unwrap();
+    std::fs::write(made.path("broker.pem"), read("server.key") + &read("server.pem")).unwrap();
     let client = "listener.name.client";
-    let options = ServerOptions::new()
+    let mut wishes = ServerOptions::new()
         .setting(&format!(
             "listener.security.protocol.map=CLIENT:{protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
         ))
         .setting(&format!("{client}.ssl.keystore.type=PEM"))
-        .setting(&format!("{client}.ssl.keystore.location={}", own.display()))
-        .setting(&format!("{client}.sasl.enabled.mechanisms=SCRAM-SHA-512"))
-        .setting(&format!(
-            "{client}.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;"
-        ));
-    Ok((KafkaServer::try_with(&options)?, ca))
+        .setting(&format!("{client}.ssl.keystore.location={}", made.text("broker.pem")))
+        .setting(&format!("{client}.ssl.truststore.type=PEM"))
+        .setting(&format!("{client}.ssl.truststore.location={}", made.text("ca.pem")));
+    for setting in more {
+        wishes = wishes.setting(&format!("{client}.{setting}"));
+    }
+    KafkaServer::try_with(&wishes)
 }
 
-fn options(ca: &Path) -> Options {
-    Options::new().set("tls_ca", ca.display().to_string()).set("timeout", "5s")
+/// The client's key, locked by a password.
+fn lock(made: &Certificates, password: &str) {
+    let locked = Command::new("openssl")
+        .args(["pkcs8", "-topk8", "-in", &made.text("client.key"), "-out", &made.text("locked.key")])
+        .args(["-passout", &format!("pass:{password}")])
+        .output()
+        .unwrap();
+    assert!(locked.status.success(), "{}", String::from_utf8_lossy(&locked.stderr));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_delivers_to_whom_it_trusts_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let (server, ca) = broker_or_skip!(server(dir.path(), "SSL"));
-    let url = format!("kafka+ssl://{}", server.addr());
+async fn certificates_and_names_are_checked_on_both_sides() {
+    let made = broker_or_skip!(Certificates::make());
+    let server = broker_or_skip!(server(&made, "SSL", &["ssl.client.auth=required"]));
+    lock(&made, "unl0ck");
+    let (ca, cert, key) = (made.text("ca.pem"), made.text("client.pem"), made.text("client.key"));
+    let all = [("tls_ca", ca.as_str()), ("tls_cert", cert.as_str()), ("tls_key", key.as_str())];
+    let url = |host: &str| format!("kafka+ssl://{host}:{}", server.port());
+    let sink =
+        |given: &[(&str, &str)]| KafkaSink::new(&url("127.0.0.1"), options(given).set("timeout", "8s"));
     let topic = fresh("tls");
-    let all = events(&topic, 100);
-    deliver(&KafkaSink::new(&url, options(&ca)).unwrap(), &all, Duration::from_mins(1)).await;
-    let reader = Reader::new(server.bootstrap()).set("security.protocol", "SSL");
-    let found = reader.set("ssl.ca.location", &ca.display().to_string()).read(&topic);
-    let received: Vec<_> = found.into_iter().map(|found| found.received).collect();
-    assert_eq!(assert_complete(&all, &received), 0);
+    let sent = events(&topic, 100);
+    deliver(&sink(&all).unwrap(), &sent[..50], PATIENCE).await;
+    let locked = made.text("locked.key");
+    let unlocked = [all[0], all[1], ("tls_key", &locked), ("tls_key_password", "unl0ck")];
+    deliver(&sink(&unlocked).unwrap(), &sent[50..], PATIENCE).await;
+    // That is seen at the start, before anything is sent.
+    let wrong = [all[0], all[1], ("tls_key", &locked), ("tls_key_password", WRONG_PASSWORD)];
+    let error = sink(&wrong).unwrap_err().to_string();
+    assert!(error.contains("the Kafka client refuses it") && !error.contains(WRONG_PASSWORD), "{error}");
 
-    let distrusts = KafkaSink::new(&url, Options::new().set("timeout", "3s")).unwrap();
-    let error = distrusts.dispatch(&event(&topic, 1)).await.unwrap_err();
-    assert_eq!(error.kind(), DispatchErrorKind::Unavailable);
-    assert!(error.to_string().contains("certificate"), "{error}");
-    let plain = url.replace("kafka+ssl", "kafka");
+    // Nobody vouches for the broker; nobody for the client; or it is reached by a name that is not the certificate's.
+    let by_name = options(&all).set("timeout", "4s");
+    // Where a name has two addresses, the last words would be of the one at which nobody listens.
+    let by_name = by_name.set("properties", json!({ "broker.address.family": "v4" }));
+    for (what, url, given) in [
+        ("the broker's authority", url("127.0.0.1"), options(&all[1..]).set("timeout", "4s")),
+        ("the client's certificate", url("127.0.0.1"), options(&all[..1]).set("timeout", "4s")),
+        ("the name", url("localhost"), by_name),
+    ] {
+        let error = KafkaSink::new(&url, given).unwrap().dispatch(&event(&topic, 1)).await.unwrap_err();
+        assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{what}: {error}");
+        assert!(error.to_string().contains("certificate"), "{what}: {error}");
+    }
+    let plain = url("127.0.0.1").replace("kafka+ssl", "kafka");
     let plain = KafkaSink::new(&plain, Options::new().set("timeout", "3s")).unwrap();
     let error = plain.dispatch(&event(&topic, 1)).await.unwrap_err();
     assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
+
+    let reader = Reader::new(server.bootstrap()).set("security.protocol", "SSL").set("ssl.ca.location", &ca);
+    let reader = reader.set("ssl.certificate.location", &cert).set("ssl.key.location", &key);
+    let received: Vec<_> = reader.read(&topic).into_iter().map(|found| found.received).collect();
+    assert_eq!(assert_complete(&sent, &received), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scram_logs_in() {
-    let dir = tempfile::tempdir().unwrap();
-    let (server, ca) = broker_or_skip!(server(dir.path(), "SASL_SSL"));
-    let user = ["--entity-type", "users", "--entity-name", "relay"];
-    let password = ["--alter", "--add-config", "SCRAM-SHA-512=[password=s3cret]"];
-    server.tool("kafka.admin.ConfigCommand", &[&password[..], &user].concat()).unwrap();
-    let sink = |password: &str| {
+    let made = broker_or_skip!(Certificates::make());
+    let module = "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;";
+    let wishes = [
+        "sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512",
+        &format!("scram-sha-256.{module}"),
+        &format!("scram-sha-512.{module}"),
+    ];
+    let server = broker_or_skip!(server(&made, "SASL_SSL", &wishes));
+    let ca = made.text("ca.pem");
+    let sink = |way: &str, password: &str| {
         let url = format!("kafka+ssl://relay:{password}@{}", server.addr());
-        KafkaSink::new(&url, options(&ca).set("sasl", "scram-sha-512")).unwrap()
+        let given = options(&[("tls_ca", &ca), ("timeout", "5s"), ("sasl", way)]);
+        KafkaSink::new(&url, given).unwrap()
     };
     let topic = fresh("scram");
-    deliver(&sink("s3cret"), &events(&topic, 10), Duration::from_mins(1)).await;
-    let error = sink(WRONG_PASSWORD).dispatch(&event(&topic, 1)).await.unwrap_err();
-    assert_eq!(error.kind(), DispatchErrorKind::Unavailable);
-    assert!(error.to_string().contains("uthentication"), "{error}");
-    assert!(!error.to_string().contains(WRONG_PASSWORD), "{error}");
+    // Another password for each way, so that one cannot pass for the other.
+    for (way, password) in [("scram-sha-256", "s3cret256"), ("scram-sha-512", "s3cret512")] {
+        let given = format!("{}=[password={password}]", way.to_uppercase());
+        let user = ["--entity-type", "users", "--entity-name", "relay"];
+        let change = ["--alter", "--add-config", &given];
+        server.tool("kafka.admin.ConfigCommand", &[&change[..], &user].concat()).unwrap();
+        deliver(&sink(way, password), &events(&topic, 10), PATIENCE).await;
+        let error = sink(way, WRONG_PASSWORD).dispatch(&event(&topic, 1)).await.unwrap_err();
+        assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("uthentication"), "{error}");
+        assert!(!error.to_string().contains(WRONG_PASSWORD), "{error}");
+    }
 }

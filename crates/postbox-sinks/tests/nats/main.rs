@@ -5,6 +5,7 @@
 mod creds;
 #[path = "../support/mod.rs"]
 mod support;
+mod tls;
 mod wire;
 
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use postbox_core::{DispatchErrorKind, Dispatcher as _};
 use postbox_sinks::NatsSink;
 use postbox_testkit::sink_suite::{Abilities, Broker, Received, WRONG_PASSWORD, deliver, event, fresh, send};
 use postbox_testkit::{NatsServer, ServerOptions, broker_or_skip, sink_suite};
-use support::{Certificates, options};
+use support::options;
 use wire::Wire;
 
 /// A server that wants a login.
@@ -198,30 +199,4 @@ async fn a_permission_that_is_missing_is_named() {
     let error = nats.sink(&[]).dispatch(&event(&topic, 1)).await.unwrap_err();
     assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
     assert!(error.to_string().to_lowercase().contains("permissions violation"), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn tls_is_checked_both_ways() {
-    let certificates = broker_or_skip!(Certificates::make());
-    let tls = format!(
-        "tls {{ cert_file: {:?}, key_file: {:?}, ca_file: {:?}, verify: true }}",
-        certificates.path("server.pem"),
-        certificates.path("server.key"),
-        certificates.path("ca.pem")
-    );
-    let server = broker_or_skip!(NatsServer::try_with(&ServerOptions::new().setting(&tls)));
-    let (ca, cert, key) =
-        (certificates.text("ca.pem"), certificates.text("client.pem"), certificates.text("client.key"));
-    let url = format!("nats+tls://{}", server.addr());
-    let all = [("tls_ca", ca.as_str()), ("tls_cert", cert.as_str()), ("tls_key", key.as_str())];
-    let sink = NatsSink::new(&url, options(&all)).unwrap();
-    // There is no stream, and nothing else that is wrong.
-    let error = sink.dispatch(&event(&fresh("tls"), 1)).await.unwrap_err().to_string();
-    assert!(error.contains("there is none yet"), "{error}");
-    for some in [&all[..1], &[]] {
-        let sink = NatsSink::new(&url, options(some)).unwrap();
-        let error = sink.dispatch(&event(&fresh("tls"), 1)).await.unwrap_err();
-        assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
-        assert!(error.to_string().contains("cannot connect to NATS"), "{error}");
-    }
 }

@@ -1,4 +1,4 @@
-//! TLS: the broker's certificate is checked, and the client shows its own.
+//! TLS: the broker's certificate and name are checked, and the client shows its own.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -54,4 +54,14 @@ async fn certificates_are_checked_on_both_sides() {
         let error = refused(&sink(missing), &event(&topic, 3), Duration::from_secs(20)).await;
         assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
     }
+
+    // It can be reached by this name, and is trusted, but its certificate has another.
+    let named = |url: &str| RabbitSink::new(&url.replace("127.0.0.1", "localhost"), options(&[])).unwrap();
+    deliver(&named(rabbit.url()), &[event(&topic, 4)], Duration::from_secs(30)).await;
+    let url = format!("amqps://guest:guest@localhost:{port}?timeout=2s");
+    let other = RabbitSink::new(&url, options(&all)).unwrap();
+    let error = refused(&other, &event(&topic, 5), Duration::from_secs(20)).await;
+    assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("not valid for name"), "{error}");
+    assert_eq!(reader::read(rabbit.url(), &topic).len(), 3);
 }

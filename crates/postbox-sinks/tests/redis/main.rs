@@ -167,4 +167,12 @@ async fn tls_is_checked_both_ways() {
             RedisSink::new(&url, options(some)).unwrap().dispatch(&event(&topic, 1)).await.unwrap_err();
         assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
     }
+    // It can be reached by this name, and is trusted, but its certificate has another.
+    let plain = format!("redis://localhost:{}", server.port());
+    deliver(&RedisSink::new(&plain, options(&[])).unwrap(), &events(&topic, 1), PATIENCE).await;
+    let other = RedisSink::new(&url.replace("127.0.0.1", "localhost"), options(&all)).unwrap();
+    let error = other.dispatch(&event(&topic, 1)).await.unwrap_err();
+    assert_eq!(error.kind(), DispatchErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("not valid for name"), "{error}");
+    assert_eq!(Cli::new(server.addr(), None).read_stream(&topic).len(), 6);
 }
