@@ -7,6 +7,8 @@
 mod common;
 mod configured;
 mod dead_letters;
+#[path = "../../../postbox-sinks/tests/http/python.rs"]
+mod hook;
 mod isolated;
 mod killed;
 mod site;

@@ -3,6 +3,7 @@
 
 mod arrival;
 mod order;
+mod python;
 mod receiver;
 mod statuses;
 mod suite;

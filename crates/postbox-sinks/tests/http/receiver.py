@@ -7,6 +7,7 @@ import base64
 import http.server
 import json
 import os
+import random
 import sys
 import threading
 
@@ -58,7 +59,18 @@ def end_with_the_test():
     os._exit(0)
 
 
-server = Server(("127.0.0.1", int(sys.argv[1])), Handler)
+def listen(port):
+    # Below the ports that the system gives to clients: one that tries again and again to reach a receiver that was killed
+    # could be given this port, and keep the receiver out.
+    while True:
+        try:
+            return Server(("127.0.0.1", port or random.randrange(12_000, 32_000)), Handler)
+        except OSError:
+            if port:
+                raise
+
+
+server = listen(int(sys.argv[1]))
 print(server.server_port, flush=True)
 threading.Thread(target=end_with_the_test, daemon=True).start()
 server.serve_forever()
