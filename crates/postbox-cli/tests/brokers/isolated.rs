@@ -1,6 +1,6 @@
 //! A broker is down: what waits for it keeps nobody else waiting, and is not charged for it.
 
-use postbox_testkit::{NatsServer, RedisServer, broker_or_skip, eventually_blocking};
+use postbox_testkit::{KafkaServer, NatsServer, RedisServer, broker_or_skip, eventually_blocking};
 
 use crate::common::Place;
 use crate::site::{PATIENCE, Site, distinct, insert, relay};
@@ -10,17 +10,29 @@ const DOWN: &str = "shop.order.placed.v1";
 const WELL: &str = "audit.login.failed.v1";
 
 #[test]
-fn one_broker_is_down_and_the_other_has_everything_meanwhile() {
+fn nats_is_down_and_redis_has_everything_meanwhile() {
     let nats = broker_or_skip!(NatsServer::private());
     let redis = broker_or_skip!(RedisServer::private());
+    one_is_down_and_the_other_is_well(&nats, &redis);
+}
+
+#[test]
+fn kafka_is_down_and_nats_has_everything_meanwhile() {
+    let kafka = broker_or_skip!(KafkaServer::private());
+    let nats = broker_or_skip!(NatsServer::private());
+    one_is_down_and_the_other_is_well(&kafka, &nats);
+}
+
+fn one_is_down_and_the_other_is_well(down: &impl Site, well: &impl Site) {
     let place = Place::new();
-    nats.prepare(DOWN);
-    nats.stop();
+    down.prepare(DOWN);
+    well.prepare(WELL);
+    down.stop();
     let config = format!(
         "[sinks.orders]\nurl = \"{}\"\n[sinks.audit]\nurl = \"{}\"\n\
          [[route]]\ntopic = \"shop.**\"\nsink = \"orders\"\n[[route]]\ntopic = \"audit.**\"\nsink = \"audit\"\n",
-        nats.url(),
-        redis.url()
+        down.sink(),
+        well.sink()
     );
     place.file("postbox.toml", &config);
     // Those that will wait are first in line.
@@ -34,11 +46,11 @@ fn one_broker_is_down_and_the_other_has_everything_meanwhile() {
     // A probe is under way now and then.
     eventually_blocking("all to wait uncharged", PATIENCE, || place.count(&untouched) == EACH);
 
-    nats.start_again();
+    down.start_again();
     eventually_blocking("the others", PATIENCE, || published(DOWN) == EACH);
     program.stop(PATIENCE);
     assert_eq!(place.count("attempts <> 1"), 0);
-    for ids in [nats.ids(DOWN), redis.ids(WELL)] {
+    for ids in [down.ids(DOWN), well.ids(WELL)] {
         assert_eq!((ids.len(), distinct(&ids)), (EACH, EACH));
     }
 }
