@@ -234,3 +234,92 @@ fn the_unit_is_one_that_systemd_understands() {
     let ours: Vec<&str> = ours.collect();
     assert!(ours.is_empty(), "{ours:#?}");
 }
+
+/// The services of the compose file, each with its lines. Nothing here reads YAML: what the file has is plain enough.
+fn services(compose: &str) -> Vec<(String, String)> {
+    let (_, rest) = compose.split_once("\nservices:\n").unwrap();
+    let (services, _) = rest.split_once("\nvolumes:").unwrap();
+    let mut found: Vec<(String, String)> = Vec::new();
+    for line in services.lines().filter(|line| !line.trim_start().starts_with('#')) {
+        match line.strip_prefix("  ").filter(|line| !line.starts_with(' ')) {
+            Some(name) if !name.is_empty() => {
+                let name = name.strip_suffix(':').unwrap_or_else(|| panic!("no service: {line:?}"));
+                found.push((name.to_owned(), String::new()));
+            }
+            _ => found.last_mut().unwrap().1.extend([line, "\n"]),
+        }
+    }
+    found
+}
+
+/// What stands in quotes behind a name, on its line.
+fn quoted(service: &str, name: &str) -> Vec<String> {
+    let line = service.lines().find_map(|line| line.trim().strip_prefix(name));
+    line.into_iter().flat_map(|line| line.split('"').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+/// Whoever follows the book with these servers finds them where its pages look for them.
+#[test]
+fn the_compose_file_has_what_the_book_uses() {
+    let compose = read("deploy/compose.yaml");
+    assert!(!compose.contains('\t'), "no YAML");
+    let services = services(&compose);
+    let names: Vec<&str> = services.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["postgres", "nats", "rabbitmq", "redis", "kafka", "pulsar"]);
+    let volumes = compose.lines().find(|line| line.starts_with("volumes: {")).unwrap();
+    for (name, service) in &services {
+        let count = |wanted: &str| service.lines().filter(|line| line.starts_with(wanted)).count();
+        assert_eq!(count(&format!("    profiles: [{name}]")), 1, "{name}: {service}");
+        assert_eq!(count("    image: "), 1, "{name}: {service}");
+        assert_eq!(count("    ports: ["), 1, "{name}: {service}");
+        for port in quoted(service, "ports: [") {
+            // The passwords are for a desk: nobody else may reach it. Inside and outside, a port is the same.
+            let numbers = port.strip_prefix("127.0.0.1:").unwrap_or_else(|| panic!("{name}: {port}"));
+            let (outside, inside) = numbers.split_once(':').unwrap();
+            assert_eq!(outside.parse::<u16>().unwrap(), inside.parse::<u16>().unwrap(), "{name}");
+        }
+        for volume in quoted(service, "volumes: [") {
+            let (volume, path) = volume.split_once(':').unwrap();
+            assert!(path.starts_with('/') && volumes.contains(&format!(" {volume}: ")), "{name}: {volume}");
+        }
+    }
+    let has = |name: &str, part: &str| services.iter().any(|it| it.0 == name && it.1.contains(part));
+    // A client goes where the broker says that it is.
+    assert!(has("kafka", "KAFKA_ADVERTISED_LISTENERS: PLAINTEXT://localhost:9092\n"));
+    let mut looked = BTreeSet::new();
+    for (scheme, name, port) in [
+        ("postgres", "postgres", "5432"),
+        ("nats", "nats", "4222"),
+        ("amqp", "rabbitmq", "5672"),
+        ("redis", "redis", "6379"),
+        ("kafka", "kafka", "9092"),
+        ("pulsar", "pulsar", "6650"),
+    ] {
+        let listens = |port: &str| has(name, &format!("\"127.0.0.1:{port}:{port}\""));
+        assert!(listens(port), "{name} is not at its usual port");
+        for page in
+            ["sinks/kafka", "sinks/nats", "sinks/pulsar", "sinks/rabbitmq", "sinks/redis", "exactly-once"]
+        {
+            for rest in read(&format!("docs/book/{page}.md")).split(&format!("{scheme}://")).skip(1) {
+                let place = rest.split(['/', '\'', '"', '`', ' ', '?', '\n']).next().unwrap();
+                let (login, place) = place.rsplit_once('@').unwrap_or(("", place));
+                let Some(given) = place.strip_prefix("localhost") else { continue };
+                let given = given.strip_prefix(':').unwrap_or(port);
+                assert!(listens(given), "{page}: {scheme}://{place}");
+                if let Some((user, password)) = login.split_once(':') {
+                    let known = format!("_USER: {user}, RABBITMQ_DEFAULT_PASS: {password} ");
+                    assert!(has(name, &known), "{page}: {login}");
+                }
+                looked.insert(name);
+            }
+        }
+    }
+    assert_eq!(looked.len(), 5, "{looked:?}");
+    for text in [read("docs/book/sinks.md"), compose] {
+        let command =
+            text.lines().find(|line| line.contains("docker compose -f deploy/compose.yaml")).unwrap();
+        let profiles: Vec<&str> =
+            command.split("--profile ").skip(1).map(|rest| rest.split(' ').next().unwrap()).collect();
+        assert!(!profiles.is_empty() && profiles.iter().all(|profile| names.contains(profile)), "{command}");
+    }
+}
