@@ -319,7 +319,7 @@ impl<S: Store> Engine<S> {
         let probes = self.lanes.iter().filter_map(|lane| lane.circuit.probe_at());
         let extend = self.next_extend.max(self.extend_pause);
         let times = [self.next_beat, extend, self.next_claim, self.suspects.not_before];
-        let future = probes.chain(times).filter(|at| *at > now);
+        let future = probes.chain(times).chain(self.gathers_until()).filter(|at| *at > now);
         future.min().unwrap_or(now + self.settings.poll_interval)
     }
 

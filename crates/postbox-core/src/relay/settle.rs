@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::dispatch::{End, Ended};
+use super::lane::Lane;
 use super::lease::{Stage, key};
 use super::run::{Engine, FAILING_KEPT};
 use super::settings::Settings;
@@ -18,6 +19,10 @@ use crate::topic::Topic;
 
 /// A year.
 const LONGEST_WAIT: Duration = Duration::from_hours(365 * 24);
+
+/// In order the events of a strand follow one after the other, and so do their outcomes: for so long they are gathered, or the first of
+/// them would be settled alone, and the others wait for that.
+const GATHERED_FOR: Duration = Duration::from_millis(2);
 
 /// A settlement with what its end has to be counted under.
 #[derive(Debug)]
@@ -96,6 +101,8 @@ pub(super) struct Outcomes {
     settlements: Vec<Settlement>,
     /// For each of them.
     topics: Vec<Option<Topic>>,
+    /// When the first of them came.
+    since: Option<Instant>,
 }
 
 impl Outcomes {
@@ -106,6 +113,7 @@ impl Outcomes {
     fn push(&mut self, Outcome { settlement, topic }: Outcome) {
         self.settlements.push(settlement);
         self.topics.push(topic);
+        self.since.get_or_insert_with(Instant::now);
     }
 
     fn into_each(self) -> impl Iterator<Item = Outcome> {
@@ -130,11 +138,20 @@ impl<S: Store> Engine<S> {
     }
 
     pub(super) fn start_settle(&mut self) {
-        if self.settling.is_none() && !self.outcomes.is_empty() {
+        let gathers = self.gathers_until().is_some_and(|until| Instant::now() < until);
+        if self.settling.is_none() && !self.outcomes.is_empty() && !gathers {
             let batch = std::mem::take(&mut self.outcomes);
             self.settling =
                 Some(tokio::spawn(settle_until_done(self.store.clone(), batch).in_current_span()));
         }
+    }
+
+    /// Until when it is worth waiting for more outcomes: while there is less than a batch, and events of strands are on their way.
+    pub(super) fn gathers_until(&self) -> Option<Instant> {
+        let busy = |lane: &Lane| lane.running > 0 || lane.queue.len() > 0;
+        let few = self.outcomes.settlements.len() < self.settings.batch_size;
+        let gathers = self.strands.ordered() && !self.stopping && few && self.lanes.iter().any(busy);
+        self.outcomes.since.filter(|_| gathers).map(|since| since + GATHERED_FOR)
     }
 
     pub(super) fn settled(&mut self, batch: Outcomes, settled: Settled) {

@@ -6,6 +6,7 @@
 
 mod admin;
 mod ask;
+mod beside;
 mod browse;
 mod builder;
 mod claim;

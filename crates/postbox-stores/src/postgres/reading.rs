@@ -1,38 +1,23 @@
 //! ④ Reading: an owner looks for rows without writing to them, and reads on while what it found last is being written down.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Spent, Standing};
-use postbox_core::{StoreError, StoreErrorKind, Topic};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing};
+use postbox_core::{StoreError, StoreErrorKind};
 use sqlx::PgConnection;
-use sqlx::postgres::PgRow;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+use super::beside::{Ahead, Found, MOST, Waiting, read_beside};
 use super::claim::{ClaimState, Position, standing};
 use super::owner::{self, Spot};
 use super::statements::Own;
 use super::store::{Inner, Opened};
-use super::strands::FIRST_STRAND;
 use super::view::Sight;
 use crate::ranges::Ranges;
-
-/// What was read ahead is not used when it is older than this.
-const FRESH: Duration = Duration::from_millis(500);
-
-/// A reader beside the claims goes on while batches are not larger than this share of the room there is: so that some can wait, some be
-/// read, and some have come into flight before the first of them is taken.
-const SHARES: usize = 16;
-
-/// It reads up to so many batches at once, as long as they are taken soon.
-const MOST: usize = 4;
-const SOON: Duration = Duration::from_millis(50);
-
-/// After that was in vain, since one of the rows could not simply go, so many reads are of one batch.
-const WARY: u32 = 50;
 
 /// What one read found.
 #[derive(Debug, Default)]
@@ -50,6 +35,8 @@ pub(super) struct Batch {
     pub(super) rows: Vec<(Uuid, Spot)>,
     /// The first strand that was looked at.
     pub(super) from: i64,
+    /// In order: whether the next read is of other strands, as those of one round are.
+    pub(super) others_follow: bool,
 }
 
 impl Batch {
@@ -65,7 +52,7 @@ impl Batch {
 
     /// Whether it can be handed over as it is. Exhausted rows are for a claim to bury. And where nothing is to be written down, nobody
     /// would see that the table was paused meanwhile.
-    fn goes(&self, request: &ClaimRequest) -> bool {
+    pub(super) fn goes(&self, request: &ClaimRequest) -> bool {
         let active = self.gate == Some((false, true));
         active && !self.rows.is_empty() && self.exhausted.is_empty() && self.picked <= request.limit
     }
@@ -82,33 +69,6 @@ impl Batch {
             self.claim.rows.retain(|row| !gone(&row.lease.row));
             self.claim.undecodable.retain(|row| !gone(&row.lease.row));
         }
-    }
-}
-
-/// A batch that was read before it was asked for, and under what conditions.
-#[derive(Debug)]
-struct Ahead {
-    found: Found,
-    /// The first strand that was looked at.
-    from: i64,
-    read: Instant,
-    /// When the answer was there.
-    seen: Instant,
-    exclude: Arc<[Topic]>,
-    spent: Arc<[Spent]>,
-}
-
-#[derive(Debug)]
-enum Found {
-    Batch(Batch),
-    /// By a task of its own: neither the next read nor the claim before it waits for that.
-    Decoding(JoinHandle<Option<Batch>>),
-}
-
-impl Ahead {
-    /// Whether it is what this request would find.
-    fn serves(&self, request: &ClaimRequest) -> bool {
-        self.read.elapsed() < FRESH && self.exclude == request.exclude && self.spent == request.spent
     }
 }
 
@@ -155,7 +115,7 @@ impl ClaimState {
 
 impl Position {
     /// What was read is not handed over: the next read finds it again.
-    fn start_again(&mut self, from: i64) {
+    pub(super) fn start_again(&mut self, from: i64) {
         self.cursor.go_back();
         self.round.back_to(from);
     }
@@ -208,6 +168,7 @@ impl Inner {
         let reigns_on = lead.epoch == reading.epoch;
         let Some(ahead) = reading.batches.recv().await else { return Ok(None) };
         let (from, seen, serves) = (ahead.from, ahead.seen, reigns_on && ahead.serves(request));
+        let last = ahead.last;
         let batch = match ahead.found {
             Found::Batch(batch) => Some(batch),
             // What cannot be decoded is read again, by itself.
@@ -216,8 +177,7 @@ impl Inner {
         let fits = |batch: &Batch| batch.picked <= request.limit && batch.bytes <= request.max_bytes;
         let free = |batch: &Batch| !batch.rows.is_empty() && !self.interferes(batch, &reading.known);
         let batch = batch.filter(|batch| serves && fits(batch) && free(batch));
-        if batch.is_none() || opened.ordered.is_some() {
-            // In order it was a single read, and the next one begins behind it.
+        if batch.is_none() || last {
             state.stop_reading().await;
         }
         let Some(batch) = batch else {
@@ -279,14 +239,15 @@ impl Inner {
         Ok(Batch::of(owner::standby()))
     }
 
-    /// One read; none if it is not for a reader. In order it is never one that others can follow by themselves: of a strand nothing
-    /// is read before what was read of it is known to be in flight.
-    async fn read_ahead(
+    /// One read; none if it is not for a reader. `waiting` are strands of which something was read that is not yet known to be in
+    /// flight: until it is, nothing more of them is read.
+    pub(super) async fn read_ahead(
         &self,
         at: &mut Position,
         (epoch, ttl): (i64, Duration),
         request: &ClaimRequest,
         asked: Instant,
+        waiting: &Waiting,
     ) -> Result<Option<Sight>, StoreError> {
         let reign = Reign::of(self.opened().await?, epoch, ttl);
         let (Some(reign), mut link) = (reign, self.claims.take().await?) else { return Ok(None) };
@@ -298,7 +259,8 @@ impl Inner {
         let found = match &reign.opened.ordered {
             None => self.look_on(&mut at.cursor, connection, reign, request, asked).await,
             Some(ordered) => {
-                self.read_in_order(at, connection, reign, ordered, request).await.map(Sight::Batch)
+                let batch = self.read_in_order(at, connection, reign, ordered, request, waiting).await;
+                batch.map(Sight::Ordered)
             }
         };
         if !found.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection) {
@@ -316,7 +278,9 @@ impl Inner {
         request: &ClaimRequest,
     ) -> Result<Batch, StoreError> {
         match &reign.opened.ordered {
-            Some(ordered) => self.read_in_order(at, connection, reign, ordered, request).await,
+            Some(ordered) => {
+                self.read_in_order(at, connection, reign, ordered, request, &Waiting::default()).await
+            }
             None => self.read_on(&mut at.cursor, connection, reign, request).await,
         }
     }
@@ -329,62 +293,5 @@ impl Inner {
             known.has(spot.key.1) || spot.strand.is_some_and(|strand| strands.contains(&strand))
         };
         batch.rows.iter().any(|(_, spot)| taken(spot))
-    }
-}
-
-/// Reads on beside the claims, and answers where it has come to. Does not keep the store alive: whoever drops it waits for nobody.
-async fn read_beside(
-    store: Weak<Inner>,
-    mut at: Position,
-    reign: (i64, Duration),
-    one: ClaimRequest,
-    batches: mpsc::Sender<Ahead>,
-) -> Position {
-    let ahead = |found, from, (read, seen)| {
-        let (exclude, spent) = (Arc::clone(&one.exclude), Arc::clone(&one.spent));
-        Ahead { found, from, read, seen, exclude, spent }
-    };
-    let (mut several, mut asked) = (1, Instant::now());
-    loop {
-        let (limit, small) = (one.limit * several, one.max_bytes / SHARES * several);
-        let max_bytes = if several == 1 { one.max_bytes / 2 } else { small };
-        let request = ClaimRequest { limit, max_bytes, ..one.clone() };
-        let Some(inner) = store.upgrade() else { return at };
-        // What cannot be read is for the next claim to find out.
-        let Ok(Some(sight)) = inner.read_ahead(&mut at, reign, &request, asked).await else { return at };
-        drop(inner);
-        let seen = Instant::now();
-        let (rows, bytes, is_more) = match sight {
-            Sight::Rows { rows, bytes, more } => (rows, bytes, more),
-            Sight::Batch(batch) => {
-                let (from, goes) = (batch.from, batch.goes(&one));
-                if several > 1 {
-                    at.wary = WARY;
-                }
-                if !goes || batches.send(ahead(Found::Batch(batch), from, (asked, seen))).await.is_err() {
-                    at.start_again(from);
-                }
-                return at;
-            }
-        };
-        let (count, mut rows) = (rows.len(), rows.into_iter());
-        while rows.len() > 0 {
-            let batch: Vec<PgRow> = rows.by_ref().take(one.limit).collect();
-            let (more, store) = (is_more || rows.len() > 0, Weak::clone(&store));
-            let task = tokio::spawn(async move {
-                store.upgrade().and_then(|inner| inner.decoded(&batch, reign.0, more))
-            });
-            if batches.send(ahead(Found::Decoding(task), FIRST_STRAND, (asked, seen))).await.is_err() {
-                at.start_again(FIRST_STRAND);
-                return at;
-            }
-        }
-        at.wary = at.wary.saturating_sub(1);
-        several = if at.wary == 0 && asked.elapsed() < SOON { (several * 2).min(MOST) } else { 1 };
-        asked = Instant::now();
-        // From the start on, a read would find again what is not yet known to be in flight.
-        if count < limit || bytes > small || at.cursor.next(asked).1 {
-            return at;
-        }
     }
 }

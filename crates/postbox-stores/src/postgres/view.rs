@@ -116,6 +116,8 @@ pub(super) enum Sight {
         more: bool,
     },
     Batch(Batch),
+    /// Read in order.
+    Ordered(Batch),
 }
 
 impl Inner {

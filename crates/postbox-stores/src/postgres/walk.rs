@@ -14,6 +14,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
+use super::beside::Waiting;
 use super::claim::Position;
 use super::error::within;
 use super::fan;
@@ -199,9 +200,11 @@ impl Inner {
         Reign { opened, own, epoch, .. }: Reign<'_>,
         claims: &OrderedClaims,
         request: &ClaimRequest,
+        waiting: &Waiting,
     ) -> Result<Batch, StoreError> {
         let asked = Instant::now();
-        let in_flight = self.window().strands();
+        let mut in_flight = self.window().strands();
+        in_flight.extend(waiting.strands());
         let (from, heads) = place(at, request);
         let way = match request.mode {
             ClaimMode::Waiting => match at.round.long.next(&in_flight) {
@@ -252,11 +255,12 @@ impl Inner {
                 at.round.long.no_longer(strand);
             }
             // Others wait as well.
-            walk.batch.claim.more = true;
+            (walk.batch.claim.more, walk.batch.others_follow) = (true, true);
             return Ok(walk.batch);
         }
         if request.mode == ClaimMode::Waiting {
             go_on(at, request, &mut walk, (asked, from, heads));
+            walk.batch.others_follow = !walk.batch.left_out && at.round.next() > from;
         } else {
             // Only heads can go: what lies behind one is nothing to stop the others for.
             walk.batch.claim.suspects = walk.batch.claim.rows.is_empty() && walk.heads.suspect.is_some();

@@ -1,10 +1,10 @@
 //! What an owner has read and not yet handed over, and what may happen before it does.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing, Verdict};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Claimed, OnDead, Order, Standing, Verdict};
 use postbox_core::{EventId, Settings, Store as _};
 use postbox_stores::postgres::{PgStore, connect_options};
 use postbox_testkit::suite::script::{Act, Scripted};
@@ -289,4 +289,37 @@ async fn a_journal_whose_reply_was_lost_hands_over_nothing() {
     let distinct: HashSet<EventId> = found.iter().copied().collect();
     assert_eq!((found.len(), distinct), (6, all.iter().copied().collect()), "each once");
     assert_eq!(table.db.psql("SELECT DISTINCT attempts FROM org_outbox"), "0", "and nobody was charged");
+}
+
+/// In order the reader is several batches ahead, too. Of an aggregate nothing comes while something of it is in flight, long ones have their
+/// own reads in between, and at the end each event has come once and in its turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn in_order_what_is_read_far_ahead_is_of_aggregates_with_nothing_in_flight() {
+    let table = Table::new(Shape::Ordered).await;
+    // Forty with three each, and one in front that has far more than a claim takes.
+    let aggregate = |n: usize| if n < 40 { 0 } else { 1 + n % 40 };
+    let record = |n: usize| event(TOPIC, n).aggregate("thing", aggregate(n).to_string()).build().unwrap();
+    let all = enqueue(&table, (0..160).map(record).collect()).await;
+    let store = table.ordered_store(Order::Aggregate(OnDead::Block), true);
+    let (mut found, mut in_flight): (HashMap<String, Vec<i64>>, VecDeque<Claim>) = Default::default();
+    let of = |row: &Claimed| row.delivery.meta.aggregate.as_ref().unwrap().id.clone();
+    eventually("all of them", PATIENCE, async || {
+        let claimed = claim(&store, 4).await;
+        let busy: HashSet<String> = in_flight.iter().flat_map(|claim| claim.rows.iter().map(of)).collect();
+        for row in &claimed.rows {
+            assert!(!busy.contains(&of(row)), "{} is in flight", of(row));
+            found.entry(of(row)).or_default().push(row.delivery.meta.sequence);
+        }
+        in_flight.push_back(claimed);
+        if in_flight.len() > 3 {
+            let oldest = in_flight.pop_front().unwrap();
+            store.settle(&settle_all(&oldest, &Verdict::Delivered), 0).await.unwrap();
+        }
+        found.values().map(Vec::len).sum::<usize>() >= all.len()
+    })
+    .await;
+    assert_eq!((found.len(), found["0"].len()), (41, 40));
+    for (aggregate, sequences) in found {
+        assert!(sequences.is_sorted_by(|a, b| a < b), "{aggregate}: {sequences:?}");
+    }
 }

@@ -135,6 +135,8 @@ struct Losing {
     rows: Arc<Mutex<Vec<Claimed>>>,
     lost: Arc<Mutex<Vec<Lease>>>,
     settled: Arc<Mutex<Vec<(i64, Verdict)>>>,
+    /// How many each settle was of.
+    settles: Arc<Mutex<Vec<usize>>>,
     order: Order,
 }
 
@@ -161,6 +163,7 @@ impl Losing {
             rows: Arc::new(Mutex::new(rows)),
             lost: Arc::new(Mutex::new(lost)),
             settled: Arc::default(),
+            settles: Arc::default(),
             order: BLOCK,
         }
     }
@@ -190,6 +193,7 @@ impl Store for Losing {
     async fn settle(&self, settlements: &[Settlement], _: usize) -> Result<Settled, StoreError> {
         let row = |one: &Settlement| (one.lease.row.as_u64_pair().1.cast_signed(), one.verdict.clone());
         self.settled.lock().unwrap().extend(settlements.iter().map(row));
+        self.settles.lock().unwrap().push(settlements.len());
         Ok(Settled::default())
     }
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
@@ -242,4 +246,19 @@ async fn those_behind_a_failure_go_back_with_it() {
     assert!(matches!(settled[0], (1, Verdict::Retry { .. })), "{settled:?}");
     assert_eq!(settled[1..], [(2, BACK), (3, BACK)]);
     relay.kill();
+}
+
+/// The first of a strand is not settled alone while the others are about to arrive; and not kept waiting for one that takes its time.
+#[tokio::test(start_paused = true)]
+async fn what_arrives_in_quick_succession_is_settled_together() {
+    for (slow, settles) in [(None, vec![3]), (Some(3), vec![2])] {
+        let (store, sink) = (Losing::new(&[]), Sink::default());
+        sink.hangs.lock().unwrap().extend(slow);
+        let relay =
+            Relay::builder(store.clone()).dispatcher(sink.clone()).settings(quick()).build().unwrap().spawn();
+        let wanted = settles.iter().sum();
+        until("them to be settled", || store.settled().len() == wanted).await;
+        assert_eq!(*store.settles.lock().unwrap(), settles);
+        relay.kill();
+    }
 }
