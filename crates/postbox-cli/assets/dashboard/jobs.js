@@ -82,12 +82,12 @@ export class JobsPanel {
   }
 }
 
-/// Asks with a preview, then starts a job. `choice` is a filter, `{ event_id: […] }` or `{ all: true }`; `first` limits it
+/// Asks with a preview, then starts a job, of dead events or of published ones. `choice` is a filter, `{ event_id: […] }` or `{ all: true }`; `first` limits it
 /// to so many; `paced` asks for a rate. Answers the job, or `null`.
-export async function start(view, { action, choice, first = null, paced = false, title, text }) {
+export async function start(view, { of = "dead", action, choice, first = null, paced = false, title, text }) {
   let preview;
   try {
-    preview = await get(at(view.table, "dead", "preview"), { action, ...choice, first });
+    preview = await get(at(view.table, of, "preview"), { ...(of === "dead" ? { action } : {}), ...choice, first });
   } catch (error) {
     await confirm({ title, text: failure(error), verb: "Look again", act: async () => null });
     return null;
@@ -107,7 +107,7 @@ export async function start(view, { action, choice, first = null, paced = false,
     kind: discards ? "bad" : "main",
     // What is deleted is gone: a word is typed in any case, by which the database is meant where it is not local.
     typed: preview.confirm ?? (discards ? "discard" : null),
-    act: () => post(at(view.table, "dead", action), body()),
+    act: () => post(at(view.table, of, action), body()),
   });
 }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use super::answer::time;
-use super::sample::Sample;
+use super::sample::{Flow, Sample};
 use super::table::Table;
 use crate::render::{age, counted, printable, short, thousands};
 
@@ -44,6 +44,8 @@ pub(super) struct SinkNow {
     pub(super) open: Option<Duration>,
     pub(super) last_error: Option<String>,
     pub(super) probe_in: Option<Duration>,
+    /// What goes through it, as of the last look.
+    flow: Option<Flow>,
 }
 
 /// The relay of this process.
@@ -64,11 +66,13 @@ fn here(table: &Table) -> Option<Here> {
         Standing::Paused => "paused",
     };
     let at = Instant::now();
+    let flows = table.seen().last.as_ref().map(|sample| sample.sinks.clone()).unwrap_or_default();
     let sinks = now.sinks.iter().map(|sink| SinkNow {
         name: Arc::clone(&sink.name),
         open: sink.open_since.map(|since| at.saturating_duration_since(since)),
         last_error: sink.last_error.clone(),
         probe_in: sink.probe_at.map(|probe| probe.saturating_duration_since(at)),
+        flow: flows.iter().find(|flow| flow.sink == sink.name).cloned(),
     });
     Some(Here {
         standing,
@@ -86,6 +90,7 @@ pub(super) fn sinks(table: &Table) -> Vec<SinkNow> {
 /// A sink as answers have it.
 pub(super) fn sink_json(sink: &SinkNow) -> Value {
     let now = OffsetDateTime::now_utc();
+    let lag = sink.flow.as_ref().and_then(|flow| flow.lag);
     json!({
         "name": &*sink.name,
         "state": if sink.open.is_some() { "open" } else { "closed" },
@@ -94,6 +99,9 @@ pub(super) fn sink_json(sink: &SinkNow) -> Value {
         "last_error": sink.last_error,
         "next_probe_at": sink.probe_in.map(|wait| time(now + wait)),
         "next_probe_seconds": sink.probe_in.map(|wait| wait.as_secs_f64().ceil()),
+        "out_per_second": sink.flow.as_ref().and_then(|flow| flow.per_second),
+        "lag_p50_seconds": lag.map(|(half, _)| half.as_secs_f64()),
+        "lag_p99_seconds": lag.map(|(_, most)| most.as_secs_f64()),
     })
 }
 
@@ -294,6 +302,7 @@ mod tests {
             relay: TableRelay { leader, ..TableRelay::default() },
             lag: None,
             in_per_second: None,
+            sinks: Vec::new(),
         }
     }
 
@@ -315,6 +324,7 @@ mod tests {
             open: Some(Duration::from_secs(124)),
             last_error: Some("broker transport failure".to_owned()),
             probe_in: Some(Duration::from_secs(6)),
+            flow: None,
         };
         let here = Here { standing: "active", problem: None, last_delivery: None, sinks: vec![kafka] };
         let (health, text) = said(&sample(2, 1, 0, true), Some(&here));

@@ -3,12 +3,13 @@
 //! While somebody looks, every two seconds; else now and then, so that the charts have a past. What a look costs is bounded
 //! by the store, and one that takes too long is given up.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use postbox_core::{Inspect as _, Layout, StoreError, Survey as _, TableCounts, TableRelay};
+use postbox_core::relay::SinkHealth;
 use postbox_stores::postgres::migrate::Ordered;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -45,8 +46,9 @@ pub(super) struct Seen {
     /// Why there is no newer one.
     pub(super) error: Option<Refusal>,
     points: VecDeque<(Instant, Value)>,
-    /// The highest sequence, some seconds back.
-    heads: VecDeque<(Instant, i64)>,
+    written: Rate,
+    /// Of each sink of the relay here, by its name.
+    confirmed: HashMap<Arc<str>, Rate>,
 }
 
 /// One look.
@@ -62,6 +64,15 @@ pub(super) struct Sample {
     /// How long deliveries take: half of them, and all but one in a hundred.
     pub(super) lag: Option<(Duration, Duration)>,
     pub(super) in_per_second: Option<f64>,
+    pub(super) sinks: Vec<Flow>,
+}
+
+/// What goes through a sink, from the relay here.
+#[derive(Debug, Clone)]
+pub(super) struct Flow {
+    pub(super) sink: Arc<str>,
+    pub(super) per_second: Option<f64>,
+    pub(super) lag: Option<(Duration, Duration)>,
 }
 
 /// When somebody last looked, and the way to wake those who look for them.
@@ -136,10 +147,24 @@ async fn look(table: &Table) -> Result<Sample, StoreError> {
     let (counts, relay) = (store.counts().await?, store.relay().await?);
     let recent = store.recent(LAG_OVER, LAG_EVENTS).await?;
     let taken = Instant::now();
-    let in_per_second = recent.written.and_then(|written| table.seen().rate(taken, written));
+    let in_per_second = recent.written.and_then(|written| table.seen().written.at(taken, written));
     let lag = percentiles(recent.lags);
     let at = OffsetDateTime::now_utc();
-    Ok(Sample { at, taken, layout, ordered, has_history, counts, relay, lag, in_per_second })
+    let sinks = flows(table, taken);
+    Ok(Sample { at, taken, layout, ordered, has_history, counts, relay, lag, in_per_second, sinks })
+}
+
+fn flows(table: &Table, taken: Instant) -> Vec<Flow> {
+    let Some(watched) = &table.watched else { return Vec::new() };
+    let (health, _) = watched.now();
+    let (sinks, mut seen) = (health.now().sinks, table.seen());
+    let flow = |sink: &SinkHealth| {
+        let rate = seen.confirmed.entry(Arc::clone(&sink.name)).or_default();
+        let events = i64::try_from(sink.deliveries.events()).unwrap_or(i64::MAX);
+        let (per_second, lag) = (rate.at(taken, events), percentiles(sink.deliveries.lags(LAG_OVER)));
+        Flow { sink: Arc::clone(&sink.name), per_second, lag }
+    };
+    sinks.iter().map(flow).collect()
 }
 
 fn percentiles(mut lags: Vec<Duration>) -> Option<(Duration, Duration)> {
@@ -192,11 +217,18 @@ impl Seen {
     pub(super) fn points(&self) -> Vec<Value> {
         self.points.iter().map(|(_, point)| point.clone()).collect()
     }
+}
 
-    /// What comes in per second, by how far the number of what was written has gone.
-    fn rate(&mut self, now: Instant, head: i64) -> Option<f64> {
-        let heads = &mut self.heads;
-        // Rows that left take the highest sequence with them in some databases: then nothing is known for a while.
+/// How fast a number grows: what it was, some seconds back.
+#[derive(Debug, Default)]
+struct Rate(VecDeque<(Instant, i64)>);
+
+impl Rate {
+    /// Per second, now that it is this.
+    fn at(&mut self, now: Instant, head: i64) -> Option<f64> {
+        let heads = &mut self.0;
+        // Rows that left take the highest sequence with them in some databases, and a relay that starts again has confirmed nothing:
+        // then nothing is known for a while.
         if heads.back().is_some_and(|(_, before)| *before > head) {
             heads.clear();
         }
@@ -247,7 +279,7 @@ pub(super) async fn fresh(pulse: &Pulse) -> Arc<Snapshot> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, Instant, Seen, percentiles};
+    use super::{Duration, Instant, Rate, percentiles};
 
     #[test]
     fn half_of_the_deliveries_and_all_but_one_in_a_hundred() {
@@ -259,8 +291,8 @@ mod tests {
 
     #[test]
     fn what_comes_in_is_measured_over_some_seconds_and_never_below_zero() {
-        let (mut seen, start) = (Seen::default(), Instant::now());
-        let mut rate = |seconds: u64, head: i64| seen.rate(start + Duration::from_secs(seconds), head);
+        let (mut seen, start) = (Rate::default(), Instant::now());
+        let mut rate = |seconds: u64, head: i64| seen.at(start + Duration::from_secs(seconds), head);
         assert_eq!(rate(0, 100), None);
         assert_eq!(rate(2, 120), Some(10.0));
         assert_eq!(rate(4, 140), Some(10.0));

@@ -97,14 +97,19 @@ fn the_next_probe_of_a_sink_is_counted_down() {
 }
 
 #[test]
-fn the_overview_has_rates_and_lag_of_each_table() {
+fn the_overview_has_rates_and_lag_of_each_table_and_sink() {
     let desk = desk!(Place::new());
     desk.goto("overview");
     desk.browser.see("live");
     desk.place.insert(5);
     desk.browser.see("Lag p50 / p99");
-    let cells = "[...document.querySelectorAll('tbody td')].map((cell) => cell.textContent)";
-    desk.browser
-        .wait("the lag", &format!("{cells}.some((text) => /^[\\d.]+m?s \\/ [\\d.]+m?s$/.test(text))"));
+    for what in ["Tables", "Sinks"] {
+        let cells = format!("[...document.querySelectorAll('[aria-label=\"{what}: rows\"] tbody td')]");
+        let lag = format!("{cells}.some((cell) => /^[\\d.]+m?s \\/ [\\d.]+m?s$/.test(cell.textContent))");
+        desk.browser.wait(&format!("the lag of {what}"), &lag);
+    }
+    desk.goto("sinks");
+    let delivers = "[...document.querySelectorAll('dd')].some((fact) => /\\/s, lag .* \\/ /.test(fact.textContent))";
+    desk.browser.wait("what goes there", delivers);
     assert_eq!(desk.browser.complaints(), Vec::<String>::new());
 }

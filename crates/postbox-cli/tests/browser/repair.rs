@@ -70,6 +70,33 @@ fn a_cause_is_replayed_one_first_and_then_the_rest() {
     assert_eq!(desk.browser.complaints(), Vec::<String>::new());
 }
 
+#[test]
+fn what_was_delivered_within_some_time_is_delivered_again() {
+    let desk = desk!(Place::new());
+    desk.place.insert(6);
+    desk.wait_for_rows(6, "published_at IS NOT NULL");
+    let oldest = format!("SELECT sequence FROM {TABLE} ORDER BY sequence LIMIT 2");
+    let earlier = "published_at = now() - interval '3 hours'";
+    desk.place.db.psql(&format!("UPDATE {TABLE} SET {earlier} WHERE sequence IN ({oldest})"));
+    desk.goto("events?status=sent");
+    desk.browser.press("Deliver again by time…");
+    desk.browser.fill("#since", "1000h");
+    desk.browser.fill("#until", "999h");
+    desk.browser.press("See what that is");
+    desk.browser.see("Nothing that is kept was delivered then");
+    desk.browser.fill("#since", "1h");
+    desk.browser.fill("#until", "");
+    desk.browser.press("See what that is");
+    desk.browser.see("Deliver 4 events again?");
+    desk.browser.see(&format!("postbox events replay --table {TABLE} --since"));
+    desk.browser.press("Replay 4");
+    desk.browser.see("4 events arrived.");
+    let delivered = desk.place.wait_for_delivered(10);
+    assert_eq!((delivered.len(), distinct(&delivered)), (10, 6), "those of the last hour twice");
+    assert_eq!(desk.place.count("published_at < now() - interval '2 hours'"), 2, "these are as they were");
+    assert_eq!(desk.browser.complaints(), Vec::<String>::new());
+}
+
 /// Of the filter nothing is lost on the way: else more would be replayed or discarded than was looked at.
 #[test]
 fn all_that_match_a_filter_of_events_are_all_that_match_it_among_the_dead() {

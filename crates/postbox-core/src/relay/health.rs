@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+use super::deliveries::Deliveries;
 use crate::store::Standing;
 
 /// What a relay is doing right now.
@@ -37,6 +38,8 @@ pub struct SinkHealth {
     pub probe_at: Option<Instant>,
     /// Its last error.
     pub last_error: Option<String>,
+    /// What it has confirmed; goes on by itself, unlike the rest.
+    pub deliveries: Deliveries,
 }
 
 /// Shared access to a relay's [`Health`].

@@ -8,6 +8,7 @@ use metrics::Gauge;
 use tokio::time::Instant;
 
 use super::circuit::Circuit;
+use super::deliveries::Deliveries;
 use super::lease::Load;
 use super::queue::Queue;
 use super::settings::Settings;
@@ -51,6 +52,7 @@ pub(super) struct Lane {
     /// What tenants have of it, where they share it.
     pub(super) shares: Option<Shares>,
     pub(super) last_error: Option<String>,
+    pub(super) deliveries: Deliveries,
     /// So many of the next events are sent one by one: a whole batch got no answer, and one of them may be why.
     pub(super) careful: usize,
     /// A probe found no event to send.
@@ -75,6 +77,7 @@ impl Lane {
             held_bytes: 0,
             shares: None,
             last_error: None,
+            deliveries: Deliveries::default(),
             careful: 0,
             nothing_waits: false,
             topics: HashSet::new(),

@@ -7,6 +7,7 @@ mod backoff;
 mod circuit;
 mod claim;
 mod dead_letter;
+mod deliveries;
 mod dispatch;
 mod error;
 mod fan;
@@ -32,6 +33,7 @@ use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
 pub use backoff::{Backoff, Random};
+pub use deliveries::Deliveries;
 pub use error::RelayError;
 pub use health::{Health, RelayHealth, SinkHealth};
 pub use settings::{RelayBuilder, Settings};

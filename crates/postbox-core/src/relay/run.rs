@@ -369,6 +369,7 @@ impl<S: Store> Engine<S> {
 
     pub(super) fn ended(&mut self, report: Report) {
         let now = Instant::now();
+        self.note_deliveries(&report);
         if report.over {
             self.lanes[report.lane].over(report.tenant);
         }

@@ -112,6 +112,7 @@ impl<S: Store> Engine<S> {
             open_since: lane.circuit.open_since().map(Instant::into_std),
             probe_at: lane.circuit.probe_at().map(Instant::into_std),
             last_error: lane.last_error.clone(),
+            deliveries: lane.deliveries.clone(),
         });
         let sinks = sinks.collect();
         self.health.update(|health| health.sinks = sinks);

@@ -7,6 +7,7 @@ import { aggregate, ago, number, short } from "../format.js";
 import { List } from "../list.js";
 import { card, cli, empty, failure, head, status, tenant } from "../parts.js";
 import { go, to } from "../router.js";
+import { resend } from "./resend.js";
 
 export const title = "Events";
 
@@ -39,6 +40,7 @@ export function show(view) {
     else go(link({ ...Object.fromEntries(FIELDS.map((name) => [name, ""])), ...wanted }));
   };
   const result = h("div", { class: "stack" });
+  const again = query.status === "sent" && h("div", { class: "stack" }, resend(view, query.topic));
   const list = rows(view);
   const draw = (page) => {
     list.show(page.events);
@@ -50,7 +52,7 @@ export function show(view) {
       page.command && cli(page.command),
     );
   };
-  fill(view.main, head("Events", null), h("div", { class: "stack" }, bar({ query, names: ["topic", "tenant", "agg", "state", "error", "since"], chips: CHIPS, changed }), result));
+  fill(view.main, head("Events", null), h("div", { class: "stack" }, bar({ query, names: ["topic", "tenant", "agg", "state", "error", "since"], chips: CHIPS, changed }), again, result));
   fill(result, h("p", { class: "soft" }, "Looking…"));
   view.failed = (error) => fill(result, failure(error));
   const load = async () => draw(await get(at(view.table, "events"), { ...asked(query), after, deep, limit: PAGE }, { signal: view.ending.signal }));

@@ -108,10 +108,11 @@ function tables(all, histories) {
   return card("Tables", { flush: true }, grid("Tables", names, all.map(row)));
 }
 
-/// How long events took from written to delivered; nothing where none was delivered of late, or by another process.
-function lag(table) {
-  if (table.lag_p50_seconds === null) return "–";
-  return `${duration(table.lag_p50_seconds)} / ${duration(table.lag_p99_seconds)}`;
+/// How long events took from written to delivered, all of a table or those of a sink; nothing where none was delivered of late, or by another
+/// process.
+export function lag(of) {
+  if (of.lag_p50_seconds === null) return "–";
+  return `${duration(of.lag_p50_seconds)} / ${duration(of.lag_p99_seconds)}`;
 }
 
 /// A table of the page; wide ones scroll by themselves, also by the keyboard.
@@ -130,9 +131,11 @@ function sinks(tables) {
       h("td", {}, h("a", { href: to("sinks"), "data-key": `sink ${table.id} ${sink.name}` }, h("b", {}, sink.name))),
       h("td", {}, sink.state === "open" ? tag(`down for ${duration(sink.open_seconds)}`, "bad") : tag("works", "good")),
       h("td", {}, table.table),
+      h("td", { class: "right" }, perSecond(sink.out_per_second)),
+      h("td", { class: "right nowrap" }, lag(sink)),
       h("td", { class: "is-wide" }, sink.last_error ? h("span", { class: "error" }, sink.last_error) : h("span", { class: "faint" }, "no error")),
     );
-  return card("Sinks", { flush: true }, grid("Sinks", [["Sink"], ["Circuit"], ["Table"], ["Last error"]], rows.map(row)));
+  return card("Sinks", { flush: true }, grid("Sinks", [["Sink"], ["Circuit"], ["Table"], ["Out", "right"], ["Lag p50 / p99", "right"], ["Last error"]], rows.map(row)));
 }
 
 /// Nothing has happened yet.

@@ -3,10 +3,11 @@
 import { at, get, post, refused } from "../api.js";
 import { confirm } from "../dialog.js";
 import { fill, h } from "../dom.js";
-import { clock, command, duration } from "../format.js";
+import { clock, command, duration, perSecond } from "../format.js";
 import { live } from "../live.js";
 import { button, card, cli, empty, facts, failure, head, notice, tag } from "../parts.js";
 import { go, to } from "../router.js";
+import { lag } from "./overview.js";
 
 export const title = "Sinks";
 
@@ -48,10 +49,16 @@ function one(view, sink) {
       ["Kind", sink.kind],
       ["Topics", routes],
       ["Tables", sink.tables.length === 0 ? null : sink.tables.map((table) => h("div", {}, h("a", { href: to("table", [], { table: table.id }), "data-key": `sink ${sink.name} ${table.id}` }, table.id)))],
+      ["Delivers", sink.tables.length === 0 ? null : sink.tables.map((table) => h("div", {}, flow(table, sink.tables.length > 1)))],
       ["Last error", last(sink)],
     ]),
     test(view, sink),
   );
+}
+
+/// How much of it goes there, and how long after it was written.
+function flow(table, several) {
+  return `${perSecond(table.out_per_second)}${table.lag_p50_seconds === null ? "" : `, lag ${lag(table)}`}${several ? ` from ${table.id}` : ""}`;
 }
 
 function trouble(table, several) {
