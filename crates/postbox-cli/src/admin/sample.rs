@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use postbox_core::{Inspect as _, Layout, StoreError, Survey as _, TableCounts, TableRelay};
 use postbox_core::relay::SinkHealth;
+use postbox_core::{Inspect as _, Layout, StoreError, Survey as _, TableCounts, TableRelay};
 use postbox_stores::postgres::migrate::Ordered;
 use serde_json::{Value, json};
 use time::OffsetDateTime;

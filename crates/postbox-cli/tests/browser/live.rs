@@ -109,7 +109,8 @@ fn the_overview_has_rates_and_lag_of_each_table_and_sink() {
         desk.browser.wait(&format!("the lag of {what}"), &lag);
     }
     desk.goto("sinks");
-    let delivers = "[...document.querySelectorAll('dd')].some((fact) => /\\/s, lag .* \\/ /.test(fact.textContent))";
+    let delivers =
+        "[...document.querySelectorAll('dd')].some((fact) => /\\/s, lag .* \\/ /.test(fact.textContent))";
     desk.browser.wait("what goes there", delivers);
     assert_eq!(desk.browser.complaints(), Vec::<String>::new());
 }

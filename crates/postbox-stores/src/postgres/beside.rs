@@ -27,6 +27,9 @@ const SHARES: usize = 16;
 pub(super) const MOST: usize = 4;
 const SOON: Duration = Duration::from_millis(50);
 
+/// In order, each read is of one batch, and costs more: so many wait to be taken.
+pub(super) const MOST_IN_ORDER: usize = 2;
+
 /// After that was in vain, since one of the rows could not simply go, so many reads are of one batch.
 const WARY: u32 = 50;
 
@@ -65,7 +68,7 @@ pub(super) struct Waiting(VecDeque<HashSet<i64>>);
 
 impl Waiting {
     fn push(&mut self, strands: HashSet<i64>) {
-        if self.0.len() > MOST {
+        if self.0.len() > MOST_IN_ORDER {
             self.0.pop_front();
         }
         self.0.push_back(strands);
@@ -107,7 +110,7 @@ pub(super) async fn read_beside(
                 if several > 1 {
                     at.wary = WARY;
                 }
-                let sent = ahead(Found::Batch(batch), from, (asked, seen), true);
+                let sent = ahead(Found::Batch(batch), from, (asked, seen), false);
                 if !goes || batches.send(sent).await.is_err() {
                     at.start_again(from);
                 }
@@ -122,7 +125,8 @@ pub(super) async fn read_beside(
                     at.start_again(from);
                     return at;
                 }
-                if last {
+                // When there is room for it, not before: what waits grows old.
+                if last || batches.reserve().await.is_err() {
                     return at;
                 }
                 asked = Instant::now();
@@ -154,17 +158,16 @@ pub(super) async fn read_beside(
 
 #[cfg(test)]
 mod tests {
-    use super::{HashSet, MOST, Waiting};
+    use super::{HashSet, MOST_IN_ORDER, Waiting};
 
     #[test]
     fn what_may_not_be_in_flight_yet_is_remembered_and_no_more() {
         let mut waiting = Waiting::default();
-        let batches = i64::try_from(MOST).unwrap() + 3;
+        let (most, batches) = (i64::try_from(MOST_IN_ORDER).unwrap(), 9);
         (0..batches).for_each(|batch| waiting.push(HashSet::from([batch, 100 + batch])));
         let known: HashSet<i64> = waiting.strands().collect();
         // As many as wait, and the one that is being taken.
-        let expected =
-            (batches - i64::try_from(MOST).unwrap() - 1..batches).flat_map(|batch| [batch, 100 + batch]);
+        let expected = (batches - most - 1..batches).flat_map(|batch| [batch, 100 + batch]);
         assert_eq!(known, expected.collect());
     }
 }

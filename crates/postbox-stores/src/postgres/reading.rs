@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::beside::{Ahead, Found, MOST, Waiting, read_beside};
+use super::beside::{Ahead, Found, MOST, MOST_IN_ORDER, Waiting, read_beside};
 use super::claim::{ClaimState, Position, standing};
 use super::owner::{self, Spot};
 use super::statements::Own;
@@ -215,7 +215,8 @@ impl Inner {
         if goes_on {
             let at = std::mem::replace(&mut state.at, Position::start());
             let next = ClaimRequest { max_bytes: room, ..request.clone() };
-            let (sender, batches) = mpsc::channel(MOST);
+            let (sender, batches) =
+                mpsc::channel(if opened.ordered.is_some() { MOST_IN_ORDER } else { MOST });
             let beside = read_beside(Arc::downgrade(self), at, (reign.epoch, reign.ttl), next, sender);
             let (task, known) = (tokio::spawn(beside), Ranges::of(&self.window().keys.bounds()));
             state.reading = Some(Reading { batches, task, epoch: reign.epoch, known });
