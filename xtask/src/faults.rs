@@ -81,6 +81,12 @@ const SCENARIOS: &[Scenario] = &[
         &["a_database_that_crashes", "hazard_10_", "conflicts_cost_time_only", "durable::"],
     ),
     scenario(
+        "server",
+        "a standby is promoted, the disk is full, an old snapshot holds the room",
+        POSTGRES,
+        &["servers::", "tidy::"],
+    ),
+    scenario(
         "settings",
         "hostile defaults of sessions, plans made for an empty table",
         POSTGRES,

@@ -45,6 +45,7 @@ struct Trigger {
 #[derive(Debug)]
 struct Shared {
     state: watch::Sender<State>,
+    upstream: Mutex<SocketAddr>,
     trigger: Mutex<Option<Trigger>>,
     accepted: AtomicUsize,
 }
@@ -82,14 +83,15 @@ impl Proxy {
         listener.set_nonblocking(true)?;
         let addr = listener.local_addr()?;
         let (state, _) = watch::channel(State { mode: Mode::Pass, cuts: 0 });
-        let shared = Arc::new(Shared { state, trigger: Mutex::new(None), accepted: AtomicUsize::new(0) });
+        let (upstream, trigger) = (Mutex::new(upstream), Mutex::new(None));
+        let shared = Arc::new(Shared { state, upstream, trigger, accepted: AtomicUsize::new(0) });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = oneshot::channel();
         let serving = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("fault-proxy".to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = accept(listener, upstream, serving) => {}
+                    () = accept(listener, serving) => {}
                     _ = stopped => {}
                 }
             });
@@ -105,6 +107,11 @@ impl Proxy {
     /// How many connections were accepted so far, those refused by [`Proxy::cut`] included.
     pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Leads connections from now on to another server; those that are open stay where they are.
+    pub fn redirect(&self, upstream: SocketAddr) {
+        *self.shared.upstream.lock().unwrap_or_else(PoisonError::into_inner) = upstream;
     }
 
     /// Passes everything on.
@@ -191,7 +198,7 @@ impl ReplyCut {
 }
 
 /// Accepts until it is dropped; connections end with it.
-async fn accept(listener: StdListener, upstream: SocketAddr, shared: Arc<Shared>) {
+async fn accept(listener: StdListener, shared: Arc<Shared>) {
     let listener = TcpListener::from_std(listener).expect("a listener made for this");
     let mut connections = JoinSet::new();
     loop {
@@ -207,6 +214,7 @@ async fn accept(listener: StdListener, upstream: SocketAddr, shared: Arc<Shared>
         shared.accepted.fetch_add(1, Ordering::Relaxed);
         let born = *shared.state.borrow();
         if born.mode != Mode::Cut {
+            let upstream = *shared.upstream.lock().unwrap_or_else(PoisonError::into_inner);
             connections.spawn(connection::serve(client, upstream, Arc::clone(&shared), born.cuts));
         }
     }

@@ -21,6 +21,12 @@ use crate::failpoint;
 use crate::store::{Claim, ClaimMode, ClaimRequest, Claimed, Crowding, Lease, Standing, Store, StoreError};
 use crate::topic::Topic;
 
+/// A claim that leaves out what waits for a lane that is full looks through all of that for what waits for others. Where there is much, that takes
+/// long. So after one that was in vain while the full lane ran empty, the next has to wait: all of them have this share of the time.
+const SHORT_DETOUR: Duration = Duration::from_millis(50);
+const DETOURS_SHARE: u32 = 10;
+const LONGEST_PAUSE: Duration = Duration::from_secs(20);
+
 impl<S: Store> Engine<S> {
     pub(super) fn start_claim(&mut self, now: Instant) {
         if self.claiming.is_some() {
@@ -32,8 +38,8 @@ impl<S: Store> Engine<S> {
             Asked::Rows(mode) => self.request(mode.clone(), self.limit(mode)),
         };
         if wanted == Asked::Rows(ClaimMode::Waiting) {
-            let full = |lane: &Lane| !lane.circuit.is_open() && self.blocked(lane);
-            self.left_out_lanes = (0..self.lanes.len()).filter(|number| full(&self.lanes[*number])).collect();
+            self.left_out_lanes =
+                (0..self.lanes.len()).filter(|number| self.full(&self.lanes[*number])).collect();
             (self.left_out_tenants, self.have_less) = (!request.crowding.is_empty(), false);
         }
         self.next_beat = now + self.settings.poll_interval;
@@ -75,7 +81,8 @@ impl<S: Store> Engine<S> {
             return None;
         }
         let room_for_a_batch = self.room() >= self.settings.batch_size.min(self.lane_capacity());
-        if room_for_a_batch && self.lanes.iter().any(|lane| !self.blocked(lane)) {
+        let on_detour = now < self.detour_from && self.lanes.iter().any(|lane| self.full(lane));
+        if room_for_a_batch && !on_detour && self.lanes.iter().any(|lane| !self.blocked(lane)) {
             return Some(Asked::Rows(ClaimMode::Waiting));
         }
         self.make_room(now);
@@ -115,6 +122,17 @@ impl<S: Store> Engine<S> {
     /// A lane that is down or full: its topics are left out of the claim.
     pub(super) fn blocked(&self, lane: &Lane) -> bool {
         lane.circuit.is_open() || lane.held >= self.lane_capacity() || lane.held_bytes >= self.lane_bytes()
+    }
+
+    /// A lane whose sink works, and that has all it may have.
+    fn full(&self, lane: &Lane) -> bool {
+        !lane.circuit.is_open() && self.blocked(lane)
+    }
+
+    /// One that was full has less than half of what it may have.
+    fn starves(&self, number: usize) -> bool {
+        let lane = &self.lanes[number];
+        lane.held * 2 < self.lane_capacity() && lane.held_bytes * 2 < self.lane_bytes()
     }
 
     /// Whether a tenant has so much of a lane that it gets no more.
@@ -199,6 +217,13 @@ impl<S: Store> Engine<S> {
                         self.suspects.waiting |= claim.suspects;
                         let more = claim.more || std::mem::take(&mut self.have_less);
                         self.next_claim = if more { now } else { soon };
+                        let took = now.duration_since(asked);
+                        if empty
+                            && took > SHORT_DETOUR
+                            && self.left_out_lanes.iter().any(|lane| self.starves(*lane))
+                        {
+                            self.detour_from = now + (took * DETOURS_SHARE).min(LONGEST_PAUSE);
+                        }
                     }
                     Asked::Rows(ClaimMode::Probe(_)) => {
                         self.suspects.waiting |= claim.suspects;

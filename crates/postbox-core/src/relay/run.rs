@@ -78,8 +78,9 @@ pub(super) struct Engine<S: Store> {
     pub(super) extend_pause: Instant,
     /// The last claim left out tenants that had their share: there may be more as soon as they have less.
     pub(super) left_out_tenants: bool,
-    /// And these lanes, which were full.
+    /// And these lanes, which were full. No such claim is made before `detour_from`.
     pub(super) left_out_lanes: Vec<usize>,
+    pub(super) detour_from: Instant,
     /// They have less since that claim was asked.
     pub(super) have_less: bool,
     pub(super) failures: i32,
@@ -188,6 +189,7 @@ impl<S: Store> Engine<S> {
             extend_pause: now,
             left_out_tenants: false,
             left_out_lanes: Vec::new(),
+            detour_from: now,
             have_less: false,
             failures: 0,
             suspects: Suspects { waiting: false, turn: false, turn_since: None, not_before: now },
@@ -318,7 +320,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn next_deadline(&self, now: Instant) -> Instant {
         let probes = self.lanes.iter().filter_map(|lane| lane.circuit.probe_at());
         let extend = self.next_extend.max(self.extend_pause);
-        let times = [self.next_beat, extend, self.next_claim, self.suspects.not_before];
+        let times = [self.next_beat, extend, self.next_claim, self.suspects.not_before, self.detour_from];
         let future = probes.chain(times).chain(self.gathers_until()).filter(|at| *at > now);
         future.min().unwrap_or(now + self.settings.poll_interval)
     }

@@ -248,3 +248,72 @@ async fn a_table_that_is_missing_ends_a_relay_or_is_waited_for() {
     assert_eq!(health.problem(), None);
     relay.shutdown().await.unwrap();
 }
+
+/// A long backlog of one topic, through which it takes two seconds to look for others.
+#[derive(Debug, Clone, Default)]
+struct Backlog {
+    detours: Arc<Mutex<u32>>,
+}
+
+impl Store for Backlog {
+    fn table(&self) -> &'static str {
+        "backlog_outbox"
+    }
+    async fn open(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+    async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
+        let active = Claim { standing: Standing::Active, ..Claim::default() };
+        if !request.exclude.is_empty() {
+            *self.detours.lock().unwrap() += 1;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            return Ok(active);
+        }
+        let mut rows = Vec::new();
+        for _ in 0..request.limit {
+            rows.extend(Endless.claim(request.clone()).await?.rows);
+        }
+        Ok(Claim { more: true, rows, ..active })
+    }
+    async fn settle(&self, _: &[Settlement], _: usize) -> Result<Settled, StoreError> {
+        Ok(Settled::default())
+    }
+    async fn extend(&self, _: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+        Ok(Vec::new())
+    }
+    async fn wait(&self, at_most: Duration) {
+        tokio::time::sleep(at_most).await;
+    }
+    async fn close(&self) {}
+}
+
+/// Takes each event in this time.
+#[derive(Debug, Clone)]
+struct Takes(Duration);
+
+impl Dispatcher for Takes {
+    async fn dispatch(&self, _: &Delivery) -> Result<(), DispatchError> {
+        tokio::time::sleep(self.0).await;
+        Ok(())
+    }
+}
+
+/// Looking for the events of others takes little of the time of a sink that is quick; of one that is slow it takes none, and may take what it wants.
+#[tokio::test(start_paused = true)]
+async fn a_long_backlog_of_one_sink_is_not_looked_through_all_the_time_for_another() {
+    let mut looks = Vec::new();
+    for takes in [Duration::from_millis(10), Duration::from_secs(3)] {
+        let store = Backlog::default();
+        let relay = Relay::builder(store.clone())
+            .route("shop.**", Takes(takes))
+            .route("**", Takes(takes))
+            .build()
+            .unwrap()
+            .spawn();
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        relay.kill();
+        looks.push(*store.detours.lock().unwrap());
+    }
+    assert!((2..=4).contains(&looks[0]), "two seconds of each twenty-two: {looks:?}");
+    assert!(looks[1] > 12, "as often as the relay looks: {looks:?}");
+}

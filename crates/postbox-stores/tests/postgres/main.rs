@@ -28,6 +28,7 @@ mod order_faults;
 mod ordered_tables;
 mod places;
 mod plans;
+mod servers;
 mod strategies;
 mod stuck;
 mod subject;

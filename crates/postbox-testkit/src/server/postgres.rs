@@ -126,6 +126,52 @@ impl PgServer {
         self.own().control(&["start", "-w"]);
     }
 
+    /// Another server that follows this one, with all that it has.
+    #[must_use]
+    pub fn standby(&self) -> Self {
+        let bin = self.own().bin.clone();
+        let copied = Instance::new(bin, |standby| {
+            let from =
+                ["-h", "127.0.0.1", "-U", "postgres", "-p", &self.port().to_string()].map(str::to_owned);
+            run(standby.command("pg_basebackup").args(from).args([
+                "-R",
+                "-X",
+                "stream",
+                "-c",
+                "fast",
+                "--no-sync",
+            ]))?;
+            standby.configure(&format!("unix_socket_directories={}", standby.dir.display()))
+        });
+        let (instance, port) = copied.unwrap_or_else(|error| panic!("{error}"));
+        Self { url: ServerUrl::local(port), psql: self.psql.clone(), instance: Some(instance) }
+    }
+
+    /// Makes a standby the one that is written to.
+    pub fn promote(&self) {
+        self.own().control(&["promote", "-w"]);
+    }
+
+    /// No file of the server grows beyond this many bytes, as if the disk were full; `None` lifts that. Its processes get half of a block on to
+    /// the disk then, which PostgreSQL takes for a full one.
+    #[cfg(target_os = "linux")]
+    pub fn limit_files(&self, bytes: Option<u64>) {
+        let own = self.own();
+        let main = fs::read_to_string(own.data().join("postmaster.pid")).expect("a server that runs");
+        let main = main.lines().next().expect("its process").to_owned();
+        let children =
+            fs::read_to_string(format!("/proc/{main}/task/{main}/children")).expect("its processes");
+        let limit = bytes.map_or_else(|| "unlimited".to_owned(), |bytes| bytes.to_string());
+        // The first one first: whom it starts from now on has its limit. By its own account, which may do so.
+        for process in std::iter::once(main.as_str()).chain(children.split_whitespace()) {
+            let mut command = own.account.command("prlimit");
+            let limited = run(command.args(["--pid", process]).arg(format!("--fsize={limit}:unlimited")));
+            // One that ended meanwhile needs none.
+            let gone = !Path::new("/proc").join(process).exists();
+            assert!(limited.is_ok() || gone, "process {process}: {limited:?}");
+        }
+    }
+
     /// The private server's folder, or none for a server of somebody else's.
     pub fn dir(&self) -> Option<&Path> {
         self.instance.as_ref().map(|instance| instance.dir.as_path())
@@ -148,6 +194,11 @@ struct Instance {
 
 impl Instance {
     fn start(bin: PathBuf, settings: &[&str]) -> Result<(Self, u16), String> {
+        Self::new(bin, |instance| instance.init(settings))
+    }
+
+    /// Starts a server on the data that `make` makes.
+    fn new(bin: PathBuf, make: impl FnOnce(&Self) -> Result<(), String>) -> Result<(Self, u16), String> {
         let account = Account::for_postgres()?;
         let dir = tempfile::Builder::new()
             .prefix("postbox-pg-")
@@ -161,7 +212,7 @@ impl Instance {
         })?;
         let instance = Self { bin, account, dir, watchdog };
         instance.account.own(&instance.dir)?;
-        instance.init(settings)?;
+        make(&instance)?;
         let port = instance.first_start()?;
         Ok((instance, port))
     }

@@ -256,7 +256,7 @@ async fn what_arrives_in_quick_succession_is_settled_together() {
         sink.hangs.lock().unwrap().extend(slow);
         let relay =
             Relay::builder(store.clone()).dispatcher(sink.clone()).settings(quick()).build().unwrap().spawn();
-        let wanted = settles.iter().sum();
+        let wanted: usize = settles.iter().sum();
         until("them to be settled", || store.settled().len() == wanted).await;
         assert_eq!(*store.settles.lock().unwrap(), settles);
         relay.kill();
