@@ -11,4 +11,5 @@ mod dead_letters;
 mod hook;
 mod isolated;
 mod killed;
+mod ordered;
 mod site;
