@@ -81,8 +81,8 @@ impl<S: Store> Engine<S> {
             return None;
         }
         let room_for_a_batch = self.room() >= self.settings.batch_size.min(self.lane_capacity());
-        let on_detour = now < self.detour_from && self.lanes.iter().any(|lane| self.full(lane));
-        if room_for_a_batch && !on_detour && self.lanes.iter().any(|lane| !self.blocked(lane)) {
+        let too_soon = now < self.detour_from && self.lanes.iter().any(|lane| self.full(lane));
+        if room_for_a_batch && !too_soon && self.lanes.iter().any(|lane| !self.blocked(lane)) {
             return Some(Asked::Rows(ClaimMode::Waiting));
         }
         self.make_room(now);

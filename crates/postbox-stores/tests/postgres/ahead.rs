@@ -292,7 +292,8 @@ async fn a_journal_whose_reply_was_lost_hands_over_nothing() {
 }
 
 /// In order the reader is several batches ahead, too. Of an aggregate nothing comes while something of it is in flight, long ones have their
-/// own reads in between, and at the end each event has come once and in its turn.
+/// own reads in between, and at the end each event has come once and in its turn. Two rules see to it, either of which is enough: what waits is not
+/// read again, and what interferes is not handed over.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_order_what_is_read_far_ahead_is_of_aggregates_with_nothing_in_flight() {
     let table = Table::new(Shape::Ordered).await;
