@@ -125,6 +125,11 @@ impl Broker {
         self.instance.as_ref().map(Instance::dir)
     }
 
+    /// Where its tools may put what they need while they run.
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.dir().map_or_else(std::env::temp_dir, Path::to_owned)
+    }
+
     /// The certificate of the authority that vouches for a private broker with TLS: a file for clients to trust.
     pub fn authority(&self) -> Option<PathBuf> {
         self.dir().map(|dir| Certificates::of(dir).authority).filter(|file| file.exists())

@@ -18,12 +18,14 @@ const FLAGS: &[&str] = &[
     "-Djava.awt.headless=true",
 ];
 
-/// The beginning of a command that runs one of a broker's classes; flags and the class are to follow.
-pub(crate) fn command(broker: &str) -> Result<Vec<OsString>, String> {
+/// The beginning of a command that runs one of a broker's classes; flags and the class are to follow. Libraries that are unpacked at
+/// each start go into the broker's folder, and with it.
+pub(crate) fn command(broker: &str, dir: &Path) -> Result<Vec<OsString>, String> {
     let jars = find_jars(broker)?;
     let java = find_program("java")?;
     let mut command = vec![OsString::from(java)];
     command.extend(FLAGS.iter().map(OsString::from));
+    command.push(format!("-Djava.io.tmpdir={}", dir.display()).into());
     command.extend(["-cp".into(), jars.join("*").into()]);
     Ok(command)
 }

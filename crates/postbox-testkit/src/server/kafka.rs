@@ -55,7 +55,7 @@ impl KafkaServer {
         let settings =
             fs::read_to_string(dir.join("server.properties")).map_err(|error| error.to_string())?;
         let internal = settings.split("INTERNAL://").nth(1).and_then(|rest| rest.split(',').next());
-        let all = java::command("kafka")?;
+        let all = java::command("kafka", &self.folder())?;
         let mut command = Command::new(&all[0]);
         command.args(&all[1..]).args([class, "--bootstrap-server", internal.unwrap_or_default()]).args(args);
         run(&mut command)
@@ -70,7 +70,7 @@ impl KafkaServer {
 fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
     options.without_token("Kafka")?;
     options.without_tls("Kafka")?;
-    let mut command = java::command("kafka")?;
+    let mut command = java::command("kafka", dir)?;
     let (client, internal, controller) = (free_addr()?, free_addr()?, free_addr()?);
     let advertised = options.advertised.unwrap_or(client);
     let data = dir.join("data");

@@ -23,8 +23,9 @@ const OPENS: &[&str] = &[
     "java.management/sun.management",
 ];
 
-/// One bookie has all copies; small caches; no flush to the disk itself, which only matters when the machine crashes; no
-/// topics of the broker's own. `allowEphemeralPorts` makes the bookie take the port that it is told.
+/// One bookie has all copies; small caches and files; no flush to the disk itself, which only matters when the machine crashes; no
+/// topics of the broker's own. `allowEphemeralPorts` makes the bookie take the port that it is told. A disk that is nearly full is
+/// enough: by itself the bookie writes nothing where less than a twentieth is free, however much that is.
 const SETTINGS: &str = "\
 clusterName=standalone
 bindAddress=127.0.0.1
@@ -49,6 +50,10 @@ journalSyncData=false
 journalMaxSizeMB=16
 journalPreAllocSizeMB=1
 flushInterval=1000
+logSizeLimit=16777216
+diskUsageThreshold=0.999
+diskUsageWarnThreshold=0.999
+diskUsageLwmThreshold=0.999
 ";
 
 /// After a crash the bookie finds its old registration, and may then lose and renew the new one for ever (a known fault, issue
@@ -79,7 +84,7 @@ impl PulsarServer {
 
     /// Runs a program of one Java source file that uses Pulsar's own client: what it printed, or what it complained of.
     pub fn java(&self, source: &Path, args: &[&str]) -> Result<String, String> {
-        let all = java::command("pulsar")?;
+        let all = java::command("pulsar", &self.folder())?;
         let mut command = Command::new(&all[0]);
         command.args(&all[1..]).arg(source).args(args);
         run(&mut command)
@@ -93,7 +98,7 @@ impl PulsarServer {
 
 fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
     options.without_tls("Pulsar")?;
-    let mut command = java::command("pulsar")?;
+    let mut command = java::command("pulsar", dir)?;
     let (addr, admin, bookie) = (free_addr()?, free_addr()?, free_addr()?);
     let mut lines =
         vec![format!("brokerServicePort={}", addr.port()), format!("webServicePort={}", admin.port())];
