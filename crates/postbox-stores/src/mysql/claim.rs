@@ -17,7 +17,7 @@ use super::store::{Inner, Opened};
 use super::tenants::Ring;
 use super::topics::Condition;
 use super::wake::Mark;
-use crate::cursor::{Cursor, Key, START, just_before};
+use crate::cursor::{self, Cursor, Key, Others, START, just_before};
 use crate::ordered::Ordered;
 use crate::seen::Candidate;
 
@@ -29,6 +29,7 @@ const SHARED: usize = 4;
 pub(super) struct ClaimState {
     pub(super) lead: Option<Lead>,
     pub(super) cursor: Cursor,
+    others: Others,
     /// Where tenants are claimed apart.
     ring: Ring,
     /// Where order is kept.
@@ -52,6 +53,7 @@ impl ClaimState {
         Self {
             lead: None,
             cursor: Cursor::new(),
+            others: Others::default(),
             ring: Ring::default(),
             ordered,
             lost: Vec::new(),
@@ -95,6 +97,9 @@ impl Inner {
             return Ok(Claim { standing, paused, ..Claim::default() });
         }
         self.give_back(&mut state.lost, opened).await?;
+        if request.mode == ClaimMode::Waiting {
+            state.others.turn_to(&mut state.cursor, &request);
+        }
         let mut claim = Claim { standing, ..Claim::default() };
         if let Some(ordered) = &mut state.ordered {
             self.claim_in_order(ordered, &mut state.lost, opened, &request, &mut claim).await?;
@@ -167,6 +172,11 @@ impl Inner {
         StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message)
     }
 
+    /// The place that a look comes to which begins now and finds nothing.
+    pub(super) fn end(&self) -> Key {
+        cursor::end(from_micros(self.clock.now()))
+    }
+
     async fn pick(
         &self,
         state: &mut ClaimState,
@@ -183,7 +193,7 @@ impl Inner {
                 picked
             } else {
                 let shared = if self.single_active { 1 } else { SHARED };
-                pick(&mut state.cursor, &mut link.connection, opened, request, shared).await?
+                pick(&mut state.cursor, &mut link.connection, opened, request, (shared, self.end())).await?
             };
         link.keep();
         Ok(picked)
@@ -205,7 +215,7 @@ async fn pick(
     connection: &mut MySqlConnection,
     opened: &Opened,
     request: &ClaimRequest,
-    shared: usize,
+    (shared, end): (usize, Key),
 ) -> Result<Picked, StoreError> {
     let asked = Instant::now();
     let statements = &opened.statements;
@@ -245,7 +255,7 @@ async fn pick(
                 }
                 _ => picked.last,
             };
-            cursor.read(from_start, asked, last, !full);
+            cursor.read(from_start, asked, last.or(Some(end)), !full);
             // A short claim behind the cursor says nothing of what is in front of it.
             picked.more =
                 full || picked.chosen.len() > request.limit || (!from_start && cursor.next(Instant::now()).1);

@@ -315,7 +315,7 @@ impl Inner {
             ClaimMode::Probe(_) | ClaimMode::Suspect => (START, false),
         };
         // Asked now: what is settled during the read was in flight.
-        let known = Ranges::of(&self.window().bounds());
+        let (known, end) = (Ranges::of(&self.window().bounds()), self.end());
         let (token, limits) = (owner::token(epoch), Limits::of(request));
         let rows = self.look_behind(link, own, from, request).await?;
         let mut batch = Batch::default();
@@ -330,7 +330,7 @@ impl Inner {
         let full = batch.full(request);
         if request.mode == ClaimMode::Waiting {
             cursor.meet(batch.suspect);
-            cursor.read(from_start, asked, batch.last, !full);
+            cursor.read(from_start, asked, batch.last.or(Some(end)), !full);
             batch.claim.suspects = batch.suspect.is_some();
             // A short read behind the cursor says nothing of what is in front of it.
             batch.claim.more = full || (!from_start && cursor.next(Instant::now()).1);

@@ -21,7 +21,7 @@ use super::store::{Inner, Opened};
 use super::strands::Round;
 use super::tenants::Ring;
 use super::wake::Wake;
-use crate::cursor::{Cursor, Key, START, just_before};
+use crate::cursor::{Cursor, Key, Others, START, end, just_before};
 
 /// Where a claim tenant by tenant says how far it has come.
 const RING: usize = row::FIRST + row::COLUMNS;
@@ -48,6 +48,7 @@ pub(super) struct ClaimState {
 #[derive(Debug)]
 pub(super) struct Position {
     pub(super) cursor: Cursor,
+    pub(super) others: Others,
     /// Where order is kept.
     pub(super) round: Round,
     /// Where tenants are claimed apart.
@@ -58,7 +59,13 @@ pub(super) struct Position {
 
 impl Position {
     pub(super) fn start() -> Self {
-        Self { cursor: Cursor::new(), round: Round::new(), ring: Ring::default(), wary: 0 }
+        Self {
+            cursor: Cursor::new(),
+            others: Others::default(),
+            round: Round::new(),
+            ring: Ring::default(),
+            wary: 0,
+        }
     }
 }
 
@@ -90,6 +97,10 @@ impl Inner {
             return Ok(claim);
         }
         state.stop_reading().await;
+        if request.mode == ClaimMode::Waiting && request.limit > 0 {
+            let at = &mut state.at;
+            at.others.turn_to(&mut at.cursor, &request);
+        }
         let sleep = state.at.ring.begun(opened.wake.as_ref().and_then(Wake::sleeping));
         let mut link = self.claims.take().await?;
         if link.fresh {
@@ -282,7 +293,8 @@ impl Inner {
                 claim.more = if let Some((last, some_have_more)) = summary.ring {
                     state.at.ring.looked(last, summary.picked > 0) || full || some_have_more
                 } else {
-                    state.at.cursor.read(from_start, asked, summary.last, !full);
+                    let last = summary.last.or(summary.end);
+                    state.at.cursor.read(from_start, asked, last, !full);
                     // A short claim behind the cursor says nothing of what is in front of it.
                     full || (!from_start && state.at.cursor.next(Instant::now()).1)
                 };
@@ -415,6 +427,8 @@ struct Summary {
     picked: i64,
     all_fit: bool,
     last: Option<Key>,
+    /// Where it has come to, if it could look and found nothing.
+    end: Option<Key>,
     suspect: Option<Key>,
     /// Where tenants are claimed apart: the last that was looked at (none: there is none behind it), and whether some may have more.
     ring: Option<(Option<Uuid>, bool)>,
@@ -429,7 +443,9 @@ impl Summary {
         let gate = row.try_get::<Option<bool>, _>(0)?.zip(row.try_get::<Option<bool>, _>(1)?);
         let Some((paused, mine)) = gate else { return Ok(None) };
         let (picked, all_fit) = (row.try_get(2)?, row.try_get(3)?);
+        let (last, looked) = (key(4, 5)?, mine && !paused);
+        let end = if last.is_none() && looked { row.try_get::<Option<_>, _>(4)?.map(end) } else { None };
         let ring = if apart { Some((row.try_get(RING)?, row.try_get(RING + 1)?)) } else { None };
-        Ok(Some(Self { paused, mine, picked, all_fit, last: key(4, 5)?, suspect: key(6, 7)?, ring }))
+        Ok(Some(Self { paused, mine, picked, all_fit, last, end, suspect: key(6, 7)?, ring }))
     }
 }

@@ -27,7 +27,8 @@ pub(super) const COLUMNS: usize = 12;
 /// The place of the first of these columns in the answer of a claim; the summary stands before it.
 pub(super) const FIRST: usize = 8;
 
-/// The place of `available_at` among them.
+/// The places of the time of the claim and of `available_at` among them.
+pub(super) const SINCE: usize = 6;
 pub(super) const DUE: usize = 8;
 
 /// Reads the rows of one answer.
@@ -55,7 +56,7 @@ impl<'a> Reader<'a> {
         let event_id = EventId(row.try_get_unchecked(first + 1)?);
         let topic: &str = row.try_get_unchecked(first + 3)?;
         let sequence: i64 = row.try_get_unchecked(first + 4)?;
-        let Some(since) = row.try_get_unchecked::<Option<Micros>, _>(first + 6)? else {
+        let Some(since) = row.try_get_unchecked::<Option<Micros>, _>(first + SINCE)? else {
             return Ok(Some(Found::Buried(Buried { topic: topic.to_owned(), event_id, sequence })));
         };
         let since = self.since.time(since);

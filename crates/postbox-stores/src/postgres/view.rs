@@ -17,10 +17,10 @@ use super::link::OPERATION_LIMIT;
 use super::moment::Micros;
 use super::owner::{self, Spot};
 use super::reading::{Batch, Reign};
-use super::row::{DUE, Found, Reader, payload};
+use super::row::{DUE, Found, Reader, SINCE, payload};
 use super::statements::Own;
 use super::store::{Inner, Opened};
-use crate::cursor::{Cursor, Key, START};
+use crate::cursor::{Cursor, Key, START, end};
 
 /// Places in the answer of `own.sql`: what there is to say of a row, where it lies, its size, and the event.
 const NOTE: usize = 0;
@@ -31,12 +31,14 @@ const EVENT: usize = 3;
 /// Notes; rows that can go have none.
 const NOT_MINE: i32 = 1;
 const PAUSED: i32 = 2;
+const NOTHING: i32 = 3;
 const SUSPECT: i32 = 4;
 
 /// What a read has found until now.
 #[derive(Debug, Default)]
 struct View {
     batch: Batch,
+    /// How far it has come.
     last: Option<Key>,
     suspect: Option<Key>,
     /// Rows whose payloads were too large to come along.
@@ -55,7 +57,13 @@ impl View {
         if batch.gate.is_none() {
             batch.gate = Some(gate(row)?);
         }
-        let Some(sequence) = row.try_get_unchecked::<Option<i64>, _>(EVENT + 4)? else { return Ok(()) };
+        let Some(sequence) = row.try_get_unchecked::<Option<i64>, _>(EVENT + 4)? else {
+            if note(row)? == Some(NOTHING) {
+                let now: Micros = row.try_get_unchecked(EVENT + SINCE)?;
+                self.last = Some(end(now.time()));
+            }
+            return Ok(());
+        };
         let key = (reader.due(row)?, sequence);
         batch.picked += 1;
         // Nothing was written, so what does not fit is simply read again, and nothing behind it is taken.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use postbox_core::store::{ClaimMode, Settlement, Standing, Verdict};
 use postbox_core::{Code, DeadFilter, DeadLetters as _, Enqueued, Relay, Store as _};
-use postbox_stores::mysql::{MySqlStore, connect_options};
+use postbox_stores::mysql::{MySqlStore, Strategy, connect_options};
+use postbox_testkit::suite::claim::dear_looks_in_vain_hide_nothing;
 use postbox_testkit::suite::script::Scripted;
 use postbox_testkit::suite::{
     OpenTransaction as _, PATIENCE, Subject as _, TOPIC, claim, claim_in_turn, enqueue, event, events, quick,
@@ -109,6 +110,17 @@ async fn a_lock_of_somebody_else_costs_time_only() {
     });
     assert!(settled.unwrap().lost.is_empty());
     assert!(state(&table, ids[0]).await.published && state(&table, ids[2]).await.published);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_sink_that_is_down_hides_nothing() {
+    for strategy in [Strategy::Owner, Strategy::Lease] {
+        let table = Table::new(Shape::Migrated).await;
+        let proxy = Proxy::start(table.db.addr());
+        let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
+        let store = MySqlStore::builder(options, table.name.clone()).strategy(strategy).build();
+        dear_looks_in_vain_hide_nothing(&table, &store, &proxy).await;
+    }
 }
 
 /// The answer to a claim is lost: its rows go back uncharged at the next claim (hazard 5).

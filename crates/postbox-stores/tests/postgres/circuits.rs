@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postbox_core::{Backoff, Delivery, Relay, Settings, Topic};
-use postbox_testkit::eventually;
+use postbox_stores::postgres::{PgStore, Strategy, connect_options};
+use postbox_testkit::suite::claim::dear_looks_in_vain_hide_nothing;
 use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{Subject as _, enqueue, event, events, quick, state};
+use postbox_testkit::{Proxy, eventually};
 
 use crate::common::{Batches, SOON, all_published, insert, is_published, run};
 use crate::subject::{Shape, Table};
@@ -33,6 +35,17 @@ async fn a_sink_of_very_many_topics_is_probed() {
     down.store(false, Ordering::SeqCst);
     is_published(&table, "the event once the sink is back", late).await;
     relay.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_sink_that_is_down_hides_nothing() {
+    for strategy in [Strategy::Owner, Strategy::Lease] {
+        let table = Table::new(Shape::Migrated).await;
+        let proxy = Proxy::start(table.db.addr());
+        let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
+        let store = PgStore::builder(options, table.name.clone()).strategy(strategy).build();
+        dear_looks_in_vain_hide_nothing(&table, &store, &proxy).await;
+    }
 }
 
 /// While a circuit is open, probes take only rows without a lock, and suspects of its topics are left out: if all that

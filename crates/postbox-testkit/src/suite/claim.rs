@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use postbox_core::store::{ClaimMode, Settlement, Verdict};
-use postbox_core::{Store as _, Topic};
+use postbox_core::store::{Claim, ClaimMode, Settlement, Verdict};
+use postbox_core::{Store, Topic};
 
 use super::{OpenTransaction, Subject, TOPIC, claim, enqueue, event, events, request, state};
-use crate::skipped;
+use crate::{Proxy, skipped};
 
 /// Two claimers, many claims, no row twice; every claim within its limit (hazard 11).
 pub async fn two_claimers_never_share_a_row<S: Subject>(subject: &S) {
@@ -110,6 +110,23 @@ pub async fn excluded_topics_are_left_and_probes_find_them<S: Subject>(subject: 
     let probe = store.claim(request(ClaimMode::Probe(Arc::from([TOPIC])), 1)).await.unwrap();
     assert_eq!(probe.rows.len(), 1);
     assert_eq!(probe.rows[0].delivery.meta.topic, TOPIC);
+}
+
+/// A sink is down, and a look at all that waits for it is dear, as it is through this proxy. What comes for another sink is found by
+/// the next look, and what waits by the first one that does not leave it out. Of the table's store, which goes through the proxy.
+pub async fn dear_looks_in_vain_hide_nothing<S: Subject>(subject: &S, store: &impl Store, proxy: &Proxy) {
+    let ids = |claim: Claim| -> Vec<_> { claim.rows.iter().map(|row| row.delivery.meta.event_id).collect() };
+    let waiting = enqueue(subject, events(3)).await;
+    let mut without = request(ClaimMode::Waiting, 10);
+    without.exclude = Arc::from([TOPIC]);
+    proxy.delay(Duration::from_millis(20));
+    for _ in 0..3 {
+        assert!(store.claim(without.clone()).await.unwrap().rows.is_empty());
+    }
+    let other = event(Topic::from_static("crm.contact.added.v1"), 0).build().unwrap();
+    let news = enqueue(subject, vec![other]).await;
+    assert_eq!(ids(store.claim(without).await.unwrap()), news);
+    assert_eq!(ids(claim(store, 10).await), waiting);
 }
 
 /// If only suspects wait for a sink that is down, one of them must be its probe: so a probe that finds none says so.
