@@ -5,7 +5,7 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use postbox_core::Code;
 
-use crate::assemble::Database;
+use crate::database::Database;
 use crate::render::{counted, printable};
 use crate::report::{Failure, Problem};
 

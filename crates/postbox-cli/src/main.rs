@@ -8,6 +8,7 @@ mod cmd;
 #[allow(dead_code, unused_imports, reason = "its tests and its reference page use more than the commands do")]
 mod config;
 mod control;
+mod database;
 #[cfg(test)]
 mod docs;
 mod http;

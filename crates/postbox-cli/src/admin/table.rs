@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use super::answer::Refusal;
 use super::sample::Seen;
-use crate::assemble::Database;
+use crate::database::Database;
 use crate::http::Watched;
 
 /// No request about a table takes longer.

@@ -23,9 +23,9 @@ use tokio::sync::watch;
 
 use super::within_patience;
 use crate::ask::tell;
-use crate::assemble::Database;
 use crate::cli::Call;
 use crate::control;
+use crate::database::Database;
 use crate::http::Endpoints;
 use crate::render::counted;
 use crate::report::{Exit, Failure, Problem, say, say_json};

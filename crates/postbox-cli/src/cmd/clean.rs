@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 
 use super::{block_on, within_patience};
 use crate::ask::Progress;
-use crate::assemble::{self, Database};
+use crate::assemble;
 use crate::cli::Call;
+use crate::database::Database;
 use crate::render::{counted, thousands};
 use crate::report::{Exit, Failure, Problem, say_json};
 

@@ -11,8 +11,8 @@ use super::chosen::{MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with
 use super::replay::{self, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
 use crate::ask::{Change, Progress};
-use crate::assemble::Database;
 use crate::cli::Call;
+use crate::database::Database;
 use crate::render::{Cell, TOPIC_WIDTH, Tint, ago, clock, counted, short, table as columns, thousands};
 use crate::report::{Exit, Failure, Problem, say, say_json};
 

@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::{self, DatabaseSetup, TableSetup};
-use crate::assemble::Database;
+use crate::database::Database;
 use crate::render::{Tint, thousands};
 use crate::report::{Exit, Failure, Problem};
 use account::Account;

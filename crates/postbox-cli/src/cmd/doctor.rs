@@ -14,9 +14,9 @@ use postbox_stores::any::AnyAdmin;
 use serde_json::{Value, json};
 
 use super::{block_on, given, tables, within_patience};
-use crate::assemble::Database;
 use crate::cli::Call;
 use crate::config::{Config, ConfigErrors};
+use crate::database::Database;
 use crate::render::{Tint, paint, printable, thousands};
 use crate::report::{Exit, Failure, in_database, say, say_json};
 

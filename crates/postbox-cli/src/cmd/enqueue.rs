@@ -8,9 +8,9 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{block_on, tables, within_patience};
-use crate::assemble::Database;
 use crate::cli::Call;
 use crate::config::{parse_delay, shown};
+use crate::database::Database;
 use crate::report::{Exit, Failure, Problem, say, say_json};
 
 /// More than any limit of an outbox, less than what hurts: the limit's own error shall name the real size.

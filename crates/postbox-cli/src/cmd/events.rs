@@ -11,8 +11,9 @@ use super::dead::unchanged;
 use super::replay::{self, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
 use crate::ask::Change;
-use crate::assemble::{Database, operator};
+use crate::assemble::operator;
 use crate::cli::Call;
+use crate::database::Database;
 use crate::render::{
     Cell, TOPIC_WIDTH, Tint, ago, counted, moment, printable, short, table as columns, thousands,
 };

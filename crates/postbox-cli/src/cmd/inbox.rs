@@ -11,8 +11,9 @@ use super::dead::unchanged;
 use super::replay::left_alone;
 use super::{block_on, given, named_table, one_table, within_patience};
 use crate::ask::{Change, Progress};
-use crate::assemble::{Database, operator};
+use crate::assemble::operator;
 use crate::cli::Call;
+use crate::database::Database;
 use crate::render::{Cell, ago, counted, moment, short, table as columns, thousands};
 use crate::report::{Exit, Failure, Problem, say, say_as_json, say_json};
 

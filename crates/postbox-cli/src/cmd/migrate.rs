@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{block_on, each_of, named_tables, tables};
 use crate::ask::{sure, tell};
-use crate::assemble::Database;
 use crate::cli::Call;
+use crate::database::Database;
 use crate::report::{Exit, Failure, Problem, say, say_json};
 
 /// Makes or upgrades tables, or shows how it would. A database file that is not there is made too. Of several databases, one that

@@ -4,8 +4,9 @@ use postbox_stores::any::AnyAdmin;
 use serde_json::{Value, json};
 
 use super::{block_on, named_tables, within_patience};
-use crate::assemble::{Database, operator};
+use crate::assemble::operator;
 use crate::cli::Call;
+use crate::database::Database;
 use crate::report::{Exit, Failure, Problem, say_json};
 
 /// Stops delivery of tables.

@@ -14,10 +14,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admin::{DatabaseSetup, Setup, TableSetup};
-use crate::assemble::{self, Database, TableCleaner, TableMonitor, TableRelay};
+use crate::assemble::{self, TableCleaner, TableMonitor, TableRelay};
 use crate::cli::Call;
 use crate::config::Config;
 use crate::control;
+use crate::database::Database;
 use crate::http::{self, Endpoints, Watched};
 use crate::report::{Exit, Failure, Problem};
 

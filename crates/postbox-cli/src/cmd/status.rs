@@ -8,9 +8,9 @@ use postbox_stores::postgres::migrate::Ordered;
 use serde_json::{Value, json};
 
 use super::{block_on, given, tables, within_patience};
-use crate::assemble::Database;
 use crate::cli::Call;
 use crate::config::Config;
+use crate::database::Database;
 use crate::render::{Tint, age, paint, printable, thousands};
 use crate::report::{Exit, Failure, Plugin, Problem, say, say_json};
 

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use super::events::{aggregate, tint};
 use super::{block_on, given, one_table, within_patience};
-use crate::assemble::Database;
 use crate::cli::Call;
+use crate::database::Database;
 use crate::render::{TOPIC_WIDTH, clock, paint, printable, short};
 use crate::report::{Exit, Failure, Problem, said, say_as_json};
 

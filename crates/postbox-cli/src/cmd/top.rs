@@ -17,8 +17,8 @@ use super::demo::keys::{after_escape, read};
 use super::demo::screen::{Screen, can_be_live};
 use super::demo::view::{Line, Size};
 use super::{block_on, given, tables};
-use crate::assemble::Database;
 use crate::cli::Call;
+use crate::database::Database;
 use crate::render::paint;
 use crate::report::{Exit, Failure, Problem, said, say};
 

@@ -87,15 +87,29 @@ pub(super) fn of_status(
     })
 }
 
-/// An answer without the path that was asked for: many repeat it, and it may be a secret.
-pub(super) fn without_path(body: &[u8], asked: &url::Url) -> String {
-    let body = String::from_utf8_lossy(body);
+/// What is shorter is not hidden: it may be part of any word.
+const SHORTEST: usize = 4;
+
+/// An answer without what was asked with: many repeat the request, and its path, its query and the sink's own headers may be secrets.
+pub(super) fn without_request(body: &[u8], asked: &url::Url, headers: &HeaderMap) -> String {
+    let decoded = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
     let path = asked.path().trim_end_matches('/');
-    if path.len() < 2 {
-        return body.into_owned();
+    let mut hidden: Vec<(String, &str)> = Vec::new();
+    if path.len() > 1 {
+        hidden.extend([(path.to_owned(), "/***"), (decoded(path), "/***")]);
     }
-    let plain = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
-    body.replace(path, "/***").replace(&*plain, "/***")
+    let query = asked.query().unwrap_or_default();
+    let values = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
+    let headers = headers.values().filter_map(|value| value.to_str().ok());
+    // What stands behind the scheme of an authorization, too.
+    let headers = headers.flat_map(|value| [value, value.split_once(' ').map_or("", |(_, token)| token)]);
+    let secrets = std::iter::once(query).chain(values).chain(headers);
+    let secrets = secrets.flat_map(|secret| [secret.to_owned(), decoded(secret)]);
+    hidden.extend(secrets.filter(|secret| secret.len() >= SHORTEST).map(|secret| (secret, "***")));
+    // The longest first: nothing of it is left over.
+    hidden.sort_by_key(|(secret, _)| std::cmp::Reverse(secret.len()));
+    let body = String::from_utf8_lossy(body).into_owned();
+    hidden.iter().fold(body, |body, (secret, shown)| body.replace(secret, shown))
 }
 
 /// Where a redirect leads to, without its path, which may be as secret as the one that was asked for.
@@ -234,14 +248,21 @@ mod tests {
     }
 
     #[test]
-    fn hazard_49_an_answer_that_repeats_the_path_does_not_show_it() {
+    fn hazard_49_an_answer_that_repeats_the_request_does_not_show_it() {
         let asked = |url: &str| url::Url::parse(url).unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", "Bearer s3cret-token".parse().unwrap());
+        headers.insert("x-mode", "on".parse().unwrap());
         for (body, url, shown) in [
             ("Cannot POST /services/T0/s3cret", "https://h/services/T0/s3cret?x=1", "Cannot POST /***"),
             ("no /a b/s3cret/ here", "https://h/a%20b/s3cret/", "no /***/ here"),
             ("all is /well", "https://h/", "all is /well"),
+            ("POST /in?key=s3cret&n=1 failed", "https://h/in?key=s3cret&n=1", "POST /***?*** failed"),
+            ("key \"s3 cret\" is unknown", "https://h/?key=s3%20cret", "key \"***\" is unknown"),
+            ("Authorization: Bearer s3cret-token", "https://h/", "Authorization: ***"),
+            ("the token s3cret-token, on and on", "https://h/", "the token ***, on and on"),
         ] {
-            assert_eq!(without_path(body.as_bytes(), &asked(url)), shown);
+            assert_eq!(without_request(body.as_bytes(), &asked(url), &headers), shown);
         }
     }
 

@@ -102,7 +102,7 @@ impl Inner {
         if status.is_success() {
             return Ok(());
         }
-        let body = error::without_path(&body, response.url());
+        let body = error::without_request(&body, response.url(), &self.config.headers);
         error::of_status(&self.host, status, response.headers(), body.as_bytes())
     }
 

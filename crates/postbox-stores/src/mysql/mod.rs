@@ -41,6 +41,7 @@
 //! `outbox.begin` it hears of at once.
 
 mod admin;
+mod beside;
 mod browse;
 mod builder;
 mod claim;

@@ -6,8 +6,8 @@ use time::OffsetDateTime;
 
 use super::admin::{Looked, PgAdmin, audit};
 use super::ask::{self, Ask, ask};
-use super::browse::in_range;
 use super::error::classify;
+use super::list::in_range;
 
 /// An error without what differs from event to event.
 const CAUSE: &str = "regexp_replace(coalesce(last_error, ''), \

@@ -13,8 +13,8 @@ use sqlx::{PgConnection, Postgres, Row as _, Transaction};
 
 use super::admin::{Looked, PgAdmin, audit};
 use super::ask::{self, Ask, ask};
-use super::browse::in_range;
 use super::error::classify;
+use super::list::in_range;
 use super::session::{self, Value};
 use super::tx::SqlxPostgres;
 use crate::audit::forgotten;

@@ -23,6 +23,7 @@ pub(crate) mod inbox;
 mod leader;
 mod letters;
 mod link;
+mod list;
 pub mod migrate;
 mod moment;
 mod order;

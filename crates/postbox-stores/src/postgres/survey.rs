@@ -12,8 +12,8 @@ use sqlx::postgres::PgRow;
 
 use super::admin::{PgAdmin, audit};
 use super::ask::{self, ask};
-use super::browse::in_range;
 use super::error::classify;
+use super::list::in_range;
 
 /// The latest of one table by its index. `$1` seconds  `$2` rows
 const LATEST: &str = "(SELECT published_at, created_at, available_at FROM {{place}}

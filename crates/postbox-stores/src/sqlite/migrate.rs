@@ -2,6 +2,7 @@
 //!
 //! A migration is one transaction: all of it happens, or nothing.
 
+mod history;
 mod idempotency;
 mod inbox;
 
@@ -11,15 +12,16 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
 use super::error::classify;
-use super::history::{HistoryShape, INDEX, name_of};
+use super::history::{HistoryShape, name_of};
 use super::inbox::InboxShape;
 use super::patience::Patience;
-use super::schema::{EXTENSION, STANDARD, TableShape, in_main};
+use super::schema::{EXTENSION, TableShape, in_main};
 use crate::print::{goose, join};
 use crate::table::Template;
 
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
 pub use crate::print::Format;
+pub use history::has_history;
 pub use idempotency::has_idempotency;
 pub use inbox::has_inbox;
 
@@ -290,13 +292,13 @@ async fn table_steps(
         }
         step(format!("+ index {index_name}"), &index_sql(table, index));
     }
-    let history = history_steps(connection, table, extras.history, &coming, &mut step).await?;
+    let with_history = history::steps(connection, table, extras.history, &coming, &mut step).await?;
     inbox::steps(connection, table, extras.inbox, &mut step).await?;
     idempotency::steps(connection, table, extras.idempotency, &mut step).await?;
     let view = format!("{name}_status");
     let history_name = name_of(table);
     let has_history = |sql: &String| sql.contains(&history_name);
-    let view_sql = if history {
+    let view_sql = if with_history {
         if found.get(&view).is_some_and(|sql| !has_history(sql)) {
             step("- status view (without the history)".to_owned(), "DROP VIEW {{status_view}}");
             found.remove(&view);
@@ -325,71 +327,6 @@ async fn table_steps(
     Ok(())
 }
 
-/// Whether a table has a history that published events can be moved to.
-///
-/// # Errors
-/// When the name has a schema, of which SQLite has none, or the database fails.
-pub async fn has_history(connection: &mut SqliteConnection, table: &TableName) -> Result<bool, StoreError> {
-    let found = HistoryShape::find(connection, &in_main(table)?).await;
-    Ok(found.map_err(classify)?.is_some())
-}
-
-fn history_index(table: &TableName) -> String {
-    format!("CREATE INDEX IF NOT EXISTS \"{}_{}\" ON {{{{history}}}} {}", name_of(table), INDEX.0, INDEX.1)
-}
-
-/// Adds what has to be done about the history: make it where it is wanted, or bring one that is there to the columns that the
-/// table has or is about to get. Answers whether there will be one.
-async fn history_steps(
-    connection: &mut SqliteConnection,
-    table: &TableName,
-    wanted: bool,
-    coming: &[(&str, &str)],
-    step: &mut impl FnMut(String, &str),
-) -> Result<bool, StoreError> {
-    let (name, index) = (name_of(table), format!("{}_{}", name_of(table), INDEX.0));
-    let Some(found) = HistoryShape::read(connection, table).await.map_err(classify)? else {
-        if wanted {
-            step(format!("+ table {name}"), include_str!("migrations/history.sql"));
-            step(format!("+ index {index}"), &history_index(table));
-            // Columns that are somebody's own.
-            for (column, kind) in own_columns(connection, table).await.map_err(classify)? {
-                let add = format!("ALTER TABLE {{{{history}}}} ADD COLUMN {column} {kind}");
-                step(format!("+ column {column} of {name}"), &add);
-            }
-        }
-        return Ok(wanted);
-    };
-    if let Err(problem) = found.check() {
-        // Not ours: only whoever wants a history hears that its name is taken.
-        return if wanted { Err(problem) } else { Ok(false) };
-    }
-    let coming = coming.iter().map(|(column, kind)| ((*column).to_owned(), *kind));
-    for (column, kind) in found.missing().into_iter().chain(coming) {
-        let add = format!("ALTER TABLE {{{{history}}}} ADD COLUMN {column} {kind}");
-        step(format!("+ column {column} of {name}"), &add);
-    }
-    if !found.has_index() {
-        step(format!("- index {index} (of no use)"), &format!("DROP INDEX IF EXISTS \"{index}\""));
-        step(format!("+ index {index}"), &history_index(table));
-    }
-    Ok(true)
-}
-
-/// Columns of the table that are not ours, for SQL, with their types.
-async fn own_columns(
-    connection: &mut SqliteConnection,
-    table: &TableName,
-) -> Result<Vec<(String, String)>, sqlx::Error> {
-    let columns = sqlx::query_as::<_, (String, String)>(
-        "SELECT name, upper(type) FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid",
-    );
-    let columns = columns.bind(table.table()).fetch_all(connection).await?;
-    let ours = |name: &str| STANDARD.iter().chain(&EXTENSION).any(|(column, _)| *column == name);
-    let quoted = |name: String| format!("\"{}\"", name.replace('"', "\"\""));
-    Ok(columns.into_iter().filter(|(name, _)| !ours(name)).map(|(name, kind)| (quoted(name), kind)).collect())
-}
-
 /// The table as SQL. The write-ahead log is not in it, since tools wrap this in a transaction: a relay turns it on.
 ///
 /// # Errors
@@ -412,7 +349,7 @@ pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Resul
     if extras.history {
         view = include_str!("migrations/view_history.sql");
         up.push(template.fill(include_str!("migrations/history.sql")));
-        up.push(template.fill(&history_index(&table)));
+        up.push(template.fill(&history::index_sql(&table)));
         // It may be there without the history.
         up.push(template.fill("DROP VIEW IF EXISTS {{status_view}}"));
     }

@@ -15,8 +15,8 @@ use super::facts::Facts;
 use super::folder::{self, Folder};
 use super::schema::{self, Schema};
 use super::writer::Writer;
-use crate::assemble::Database;
 use crate::config::{Config, Ordering};
+use crate::database::Database;
 use crate::report::{Failure, Problem};
 
 const TABLE: &str = "outbox";

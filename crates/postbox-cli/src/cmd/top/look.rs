@@ -10,9 +10,9 @@ use postbox_stores::any::AnyAdmin;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-use crate::assemble::Database;
 use crate::cli::Call;
 use crate::cmd::{tables, within_patience};
+use crate::database::Database;
 use crate::report::{Failure, Problem};
 
 /// What there is to look at.
