@@ -37,6 +37,8 @@ pub(crate) fn start<'scope, 'env>(
     scene: &'env Scene,
     rng: &mut Rng,
 ) -> Writers<'scope> {
+    // What was committed, whatever becomes of the events.
+    scene.db.psql("CREATE TABLE written (id uuid PRIMARY KEY)");
     let stop = Arc::new(AtomicBool::new(false));
     let start = |number| {
         let (mut writer, stop) = (Writer { scene, rng: rng.fork(), number }, Arc::clone(&stop));
@@ -70,8 +72,14 @@ enum Fate {
     RolledBack,
     /// The session ended before COMMIT was sent: nothing was written.
     CutOff,
-    /// Nobody answered to COMMIT; the server knows it by this number.
-    Unknown(String),
+    /// Nobody answered to COMMIT, in this session.
+    Unknown(Session),
+}
+
+/// A session as the server knows it: its process, and since when, for numbers of processes come again.
+struct Session {
+    process: i32,
+    since: String,
 }
 
 impl Writer<'_> {
@@ -91,7 +99,7 @@ impl Writer<'_> {
             match &fate {
                 Fate::Committed | Fate::RolledBack => session = Some(open),
                 Fate::CutOff => {}
-                Fate::Unknown(number) => fate = self.ask(number).await,
+                Fate::Unknown(session) => fate = self.ask(session, &plan).await,
             }
             note(&self.scene.oracle, &plan, &fate);
         }
@@ -129,33 +137,45 @@ impl Writer<'_> {
         }
     }
 
-    /// Asks the server what became of a transaction.
-    async fn ask(&self, number: &str) -> Fate {
+    /// Asks the server what became of a transaction, once its session is no more. Not by the transaction's number: a crash makes
+    /// that another's, where nothing of the first had reached the disk.
+    async fn ask(&self, session: &Session, plan: &Plan) -> Fate {
         loop {
-            let mut session = self.connect().await;
-            let status = sqlx::query_scalar::<_, Option<String>>("SELECT pg_xact_status($1::text::xid8)")
-                .bind(number)
-                .fetch_one(&mut session)
-                .await;
-            match status.ok().flatten().as_deref() {
-                Some("committed") => return Fate::Committed,
-                Some("aborted") => return Fate::RolledBack,
-                // Its session has not noticed yet, or the server went away again.
-                _ => tokio::time::sleep(Duration::from_millis(50)).await,
+            match self.is_committed(session, plan).await {
+                Ok(Some(true)) => return Fate::Committed,
+                Ok(Some(false)) => return Fate::RolledBack,
+                // The session has not noticed yet, or the server went away again.
+                Ok(None) | Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
+    }
+
+    /// None while its session is there.
+    async fn is_committed(&self, session: &Session, plan: &Plan) -> Result<Option<bool>, sqlx::Error> {
+        let mut asking = self.connect().await;
+        let there =
+            "SELECT EXISTS (SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND backend_start::text = $2)";
+        let there = sqlx::query_scalar(there).bind(session.process).bind(&session.since);
+        if there.fetch_one(&mut asking).await? {
+            return Ok(None);
+        }
+        // By a statement of its own: it sees what that session did at last.
+        let written =
+            sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM written WHERE id = $1)").bind(plan.ids[0]);
+        written.fetch_one(&mut asking).await.map(Some)
     }
 }
 
 async fn transaction(session: &mut PgConnection, plan: &Plan) -> Fate {
     let Ok(mut tx) = session.begin().await else { return Fate::CutOff };
     let insert = format!(
-        "WITH written AS (
+        "WITH noted AS (INSERT INTO written VALUES (($1::uuid[])[1])), written AS (
              INSERT INTO {TABLE} (tenant_id, topic, payload, event_id, aggregate_type, aggregate_id)
              SELECT '00000000-0000-0000-0000-000000000001', e.topic, '{{\"some\": \"payload\"}}', e.id, 'thing', e.aggregate
              FROM unnest($1::uuid[], $2::text[], $3::text[]) WITH ORDINALITY AS e(id, topic, aggregate, n) ORDER BY e.n
              RETURNING 1)
-         SELECT pg_current_xact_id()::text AS number, count(*) FROM written"
+         SELECT a.pid, a.backend_start::text, (SELECT count(*) FROM written)
+         FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()"
     );
     let written = sqlx::query(sqlx::AssertSqlSafe(insert))
         .bind(&plan.ids)
@@ -170,7 +190,7 @@ async fn transaction(session: &mut PgConnection, plan: &Plan) -> Fate {
     }
     match tx.commit().await {
         Ok(()) => Fate::Committed,
-        Err(_) => Fate::Unknown(written.get("number")),
+        Err(_) => Fate::Unknown(Session { process: written.get(0), since: written.get(1) }),
     }
 }
 
