@@ -111,7 +111,7 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
         ),
         _ => Ok(()),
     });
-    // And the program with all of them; in a storm, too, whose receiver is a webhook's.
+    // And the program with all of them; in a storm, too, and with canaries, whose receivers are a webhook's.
     let tests = tests.and_then(|()| match extra {
         [] => step(
             "cargo test of the program and brokers",
@@ -125,6 +125,8 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
                     "full,kafka-tls",
                     "--test",
                     "brokers",
+                    "--test",
+                    "canaries",
                     "--test",
                     "storm",
                 ])

@@ -13,6 +13,13 @@ const KILLS: usize = 15;
 /// What a crash may repeat at most: four batches.
 const IN_FLIGHT: usize = 4 * 100;
 
+/// Ends a relay in good order. It may not have started yet: its predecessor may have done all there was to do.
+#[track_caller]
+fn end(relay: &mut Program) {
+    relay.wait_for_line("relaying", LIMIT);
+    relay.stop(LIMIT);
+}
+
 /// A migrated table, a file to deliver to, and relays that die.
 struct Scene {
     db: TestDb,
@@ -147,8 +154,7 @@ fn twenty_thousand_events_through_fifteen_kills() {
         scene.everything_published();
         for mut relay in relays {
             // The last kill may have been a moment ago, and the one after it is not up yet.
-            relay.wait_for_line("relaying", LIMIT);
-            relay.stop(LIMIT);
+            end(&mut relay);
         }
     });
     oracle.expect_dead([]);
@@ -165,12 +171,12 @@ fn a_sigterm_under_load_repeats_nothing() {
         let before = scene.lines();
         let mut relay = scene.relay(&[], &[]);
         eventually_blocking("some deliveries", LIMIT, || scene.lines() >= (before + 500).min(5_000));
-        relay.stop(LIMIT);
+        end(&mut relay);
         assert_eq!(scene.count("locked_at IS NOT NULL"), 0, "nothing stays locked");
     }
     let mut relay = scene.relay(&[], &[]);
     scene.everything_published();
-    relay.stop(LIMIT);
+    end(&mut relay);
     scene.judge(&scene.all_committed(), 0);
     assert_eq!(scene.count("attempts <> 1"), 0, "and charges nothing");
 }
@@ -221,7 +227,7 @@ fn an_abort_at_any_point_loses_nothing() {
         assert!(!dying.wait(LIMIT).success(), "{place}");
         let mut relay = scene.relay(&[], &[]);
         scene.everything_published();
-        relay.stop(LIMIT);
+        end(&mut relay);
         // What was in flight beside the batch that the failpoint hit may have been sent as well.
         scene.judge(&scene.all_committed(), sent_before.max(100));
     }
@@ -247,7 +253,7 @@ fn an_abort_during_a_renewal_or_a_stop_loses_nothing() {
         assert!(!dying.wait(LIMIT).success(), "{failpoints}");
         let mut relay = scene.relay(&[], &["--claim", "lease"]);
         scene.everything_published();
-        relay.stop(LIMIT);
+        end(&mut relay);
         scene.judge(&scene.all_committed(), IN_FLIGHT);
     }
 }

@@ -1,8 +1,6 @@
 //! The admin API of the built program, by its own protocol, on PostgreSQL and on a file.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
-#[cfg(feature = "http")]
-mod canaries;
 mod change;
 mod client;
 #[path = "../common/mod.rs"]

@@ -1,16 +1,24 @@
 //! Canaries (hazard 49): secrets stand wherever there can be one, everything fails that can, and all that anybody gets to read is
 //! looked through for them.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+
+#[allow(dead_code, reason = "the tests of the admin API use more of it")]
+#[path = "admin/client.rs"]
+mod client;
+mod common;
+#[allow(dead_code, reason = "the tests of the admin API use more of it")]
+#[path = "admin/site.rs"]
+mod site;
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use common::{LONG, finish, url_as};
 use postbox_testkit::{PgServer, eventually_blocking};
 use serde_json::json;
-
-use crate::common::{LONG, finish, url_as};
-use crate::site::{SENT, Site};
+use site::{SENT, Site};
 
 /// In every secret, and nowhere else; and the login to the receiver as it is sent.
 const CANARIES: [&str; 2] = ["Zq9", "YXBwOlpxOXBhc3M"];
