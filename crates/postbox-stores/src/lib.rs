@@ -14,6 +14,8 @@ mod clock;
 mod clock_difference;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod cursor;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod cursors;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod headers;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]

@@ -17,7 +17,8 @@ use super::store::{Inner, Opened};
 use super::tenants::Ring;
 use super::topics::Condition;
 use super::wake::Mark;
-use crate::cursor::{self, Cursor, Key, Others, START, just_before};
+use crate::cursor::{Cursor, Key, START, just_before};
+use crate::cursors::{self, Others};
 use crate::ordered::Ordered;
 use crate::seen::Candidate;
 
@@ -174,7 +175,7 @@ impl Inner {
 
     /// The place that a look comes to which begins now and finds nothing.
     pub(super) fn end(&self) -> Key {
-        cursor::end(from_micros(self.clock.now()))
+        cursors::end(from_micros(self.clock.now()))
     }
 
     async fn pick(

@@ -21,7 +21,8 @@ use super::store::{Inner, Opened};
 use super::strands::Round;
 use super::tenants::Ring;
 use super::wake::Wake;
-use crate::cursor::{Cursor, Key, Others, START, end, just_before};
+use crate::cursor::{Cursor, Key, START, just_before};
+use crate::cursors::{Others, end};
 
 /// Where a claim tenant by tenant says how far it has come.
 const RING: usize = row::FIRST + row::COLUMNS;

@@ -20,7 +20,8 @@ use super::reading::{Batch, Reign};
 use super::row::{DUE, Found, Reader, SINCE, payload};
 use super::statements::Own;
 use super::store::{Inner, Opened};
-use crate::cursor::{Cursor, Key, START, end};
+use crate::cursor::{Cursor, Key, START};
+use crate::cursors::end;
 
 /// Places in the answer of `own.sql`: what there is to say of a row, where it lies, its size, and the event.
 const NOTE: usize = 0;
