@@ -15,7 +15,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use common::{LONG, finish, url_as};
+use common::{LONG, address, finish, get, url_as};
 use postbox_testkit::{PgServer, eventually_blocking};
 use serde_json::json;
 use site::{SENT, Site};
@@ -90,12 +90,13 @@ impl Shown {
         self.0.push((place.to_owned(), text.into()));
     }
 
-    /// Everything that a command says, whatever becomes of it.
-    fn run(&mut self, site: &Site, url: &str, args: &[&str]) {
+    /// Everything that a command says, whatever becomes of it; answers whether it worked.
+    fn run(&mut self, site: &Site, url: &str, args: &[&str]) -> bool {
         let mut command = site.command(args);
         command.env("DATABASE_URL", url).env("RUST_LOG", "debug");
         let done = finish(command, "");
         self.add(&format!("{args:?}"), done.stdout + &done.stderr);
+        done.code == 0
     }
 
     fn has_none(&self) {
@@ -133,14 +134,14 @@ fn hazard_49_no_secret_is_shown_whatever_fails() {
         written
     };
     let (relay, client) = site.relay(
-        &["--config", "postbox.toml"],
+        &["--config", "postbox.toml", "--listen", "127.0.0.1:0"],
         &[
             ("DATABASE_URL", &url),
             ("RUST_LOG", "debug"),
             ("OUTBOX_ADMIN_OPERATOR_TOKENS", &format!("alice:{TOKEN}")),
         ],
     );
-    let client = client.bearer(TOKEN);
+    let (client, health) = (client.bearer(TOKEN), address(&relay));
     let count = |condition: &str| -> usize {
         db.psql(&format!("SELECT count(*) FROM org_outbox WHERE {condition}")).parse().unwrap()
     };
@@ -155,21 +156,29 @@ fn hazard_49_no_secret_is_shown_whatever_fails() {
         let all = write();
         eventually_blocking(what, LONG, || count(condition) == all);
     }
+    // Answers what did not work.
     let ask = |shown: &mut Shown| {
+        let mut failed = look(&site, &url, shown);
         for path in PATHS {
             let path = path.replace("{table}", site.table);
-            shown.add(&path, client.get(&format!("/api/v1{path}")).body);
+            let answer = client.get(&format!("/api/v1{path}"));
+            failed.extend((answer.status != 200).then(|| path.clone()));
+            shown.add(&path, answer.body);
         }
-        look(&site, &url, shown);
+        for path in ["/metrics", "/readyz", "/healthz"] {
+            shown.add(path, get(&health, path).1);
+        }
+        failed
     };
-    ask(&mut shown);
+    // The doctor has found something.
+    assert_eq!(ask(&mut shown), ["doctor", NOT_A_TOPIC], "all else has something to show");
     let events = client.json(&site.path("/events"));
     let id = events["events"][0]["event_id"].as_str().unwrap().to_owned();
     shown.add("an event", client.get(&format!("/api/v1{}", site.path(&format!("/events/{id}")))).body);
     shown.add("a login", client.post("/login", &json!({ "token": "Zq9-wrong-0123456789abcdef" })).body);
     shown.add("a wrong token", client.bearer("Zq9-wrong-0123456789abcdef").get("/api/v1/overview").body);
     for command in ["events", "dead"] {
-        shown.run(&site, &url, &[command, "show", &id, "--table", site.table]);
+        assert!(shown.run(&site, &url, &[command, "show", &id, "--table", site.table]));
     }
     server.stop_immediate();
     eventually_blocking("the outage", LONG, || relay.stderr().contains("OUTBOX_DB_UNREACHABLE"));
@@ -203,7 +212,7 @@ const PATHS: [&str; 14] = [
     "/tables/{table}/events",
     "/tables/{table}/dead",
     "/tables/{table}/dead/causes",
-    "/tables/{table}/dead/preview",
+    "/tables/{table}/dead/preview?all=true",
     "/tables/{table}/blocked",
     "/tables/{table}/audit",
     "/sinks",
@@ -212,17 +221,17 @@ const PATHS: [&str; 14] = [
     "/session",
 ];
 
-/// What an operator would ask.
-fn look(site: &Site, url: &str, shown: &mut Shown) {
-    for args in [
-        &["status"][..],
-        &["events", "list"],
-        &["dead", "list", "--json"],
-        &["doctor"],
-        &["config", "show"],
-        &["config", "check"],
-        &["enqueue", "--topic", "not a topic", "--payload", "{}"],
-    ] {
-        shown.run(site, url, args);
+const NOT_A_TOPIC: &str = "enqueue --topic no_topic --payload {}";
+
+/// What an operator would ask; answers what did not work.
+fn look(site: &Site, url: &str, shown: &mut Shown) -> Vec<String> {
+    let mut failed = Vec::new();
+    for args in
+        ["status", "events list", "dead list --json", "doctor", "config show", "config check", NOT_A_TOPIC]
+    {
+        if !shown.run(site, url, &args.split(' ').collect::<Vec<_>>()) {
+            failed.push(args.to_owned());
+        }
     }
+    failed
 }

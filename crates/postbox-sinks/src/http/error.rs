@@ -18,6 +18,8 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use postbox_core::redact::{self, Summary};
 use postbox_core::{Code, DispatchError};
 use reqwest::StatusCode;
@@ -101,10 +103,15 @@ pub(super) fn without_request(body: &[u8], asked: &url::Url, headers: &HeaderMap
     let query = asked.query().unwrap_or_default();
     let values = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
     let headers = headers.values().filter_map(|value| value.to_str().ok());
-    // What stands behind the scheme of an authorization, too.
-    let headers = headers.flat_map(|value| [value, value.split_once(' ').map_or("", |(_, token)| token)]);
-    let secrets = std::iter::once(query).chain(values).chain(headers);
-    let secrets = secrets.flat_map(|secret| [secret.to_owned(), decoded(secret)]);
+    let headers = headers.flat_map(|value| {
+        // What stands behind the scheme of an authorization, too, and the password that this is made of.
+        let token = value.split_once(' ').map_or("", |(_, token)| token);
+        let login = STANDARD.decode(token).ok().and_then(|login| String::from_utf8(login).ok());
+        let password = login.and_then(|login| Some(login.split_once(':')?.1.to_owned()));
+        [value.to_owned(), token.to_owned(), password.unwrap_or_default()]
+    });
+    let secrets = std::iter::once(query).chain(values).map(str::to_owned).chain(headers);
+    let secrets = secrets.flat_map(|secret| [decoded(&secret), secret]);
     hidden.extend(secrets.filter(|secret| secret.len() >= SHORTEST).map(|secret| (secret, "***")));
     // The longest first: nothing of it is left over.
     hidden.sort_by_key(|(secret, _)| std::cmp::Reverse(secret.len()));
@@ -252,6 +259,7 @@ mod tests {
         let asked = |url: &str| url::Url::parse(url).unwrap();
         let mut headers = HeaderMap::new();
         headers.insert("authorization", "Bearer s3cret-token".parse().unwrap());
+        headers.insert("proxy-authorization", "Basic YXBwOmh1bnRlcjI=".parse().unwrap());
         headers.insert("x-mode", "on".parse().unwrap());
         for (body, url, shown) in [
             ("Cannot POST /services/T0/s3cret", "https://h/services/T0/s3cret?x=1", "Cannot POST /***"),
@@ -261,6 +269,7 @@ mod tests {
             ("key \"s3 cret\" is unknown", "https://h/?key=s3%20cret", "key \"***\" is unknown"),
             ("Authorization: Bearer s3cret-token", "https://h/", "Authorization: ***"),
             ("the token s3cret-token, on and on", "https://h/", "the token ***, on and on"),
+            ("no user app with hunter2 (Basic YXBwOmh1bnRlcjI=)", "https://h/", "no user app with *** (***)"),
         ] {
             assert_eq!(without_request(body.as_bytes(), &asked(url), &headers), shown);
         }

@@ -10,12 +10,12 @@ use sqlx::{PgConnection, Row as _};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::claim::is_about_data;
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
 use super::row::{self, Found, Reader};
 use super::schema::TableShape;
 use super::store::{Inner, Opened};
+use super::unreadable::is_about_data;
 use crate::table::Template;
 
 /// So many dead rows are looked at by one statement.

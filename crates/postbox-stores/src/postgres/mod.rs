@@ -45,6 +45,7 @@ mod tenants;
 mod tidy;
 mod transaction;
 pub(crate) mod tx;
+mod unreadable;
 mod view;
 mod wake;
 mod walk;

@@ -39,8 +39,12 @@ async fn a_sink_of_very_many_topics_is_probed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_a_sink_that_is_down_hides_nothing() {
-    for strategy in [Strategy::Owner, Strategy::Lease] {
-        let table = Table::new(Shape::Migrated).await;
+    for (shape, strategy) in [
+        (Shape::Migrated, Strategy::Owner),
+        (Shape::Migrated, Strategy::Lease),
+        (Shape::Bare, Strategy::Auto),
+    ] {
+        let table = Table::new(shape).await;
         let proxy = Proxy::start(table.db.addr());
         let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
         let store = PgStore::builder(options, table.name.clone()).strategy(strategy).build();

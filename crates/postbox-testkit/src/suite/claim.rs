@@ -120,7 +120,8 @@ pub async fn dear_looks_in_vain_hide_nothing<S: Subject>(subject: &S, store: &im
     let mut without = request(ClaimMode::Waiting, 10);
     without.exclude = Arc::from([TOPIC]);
     proxy.delay(Duration::from_millis(20));
-    for _ in 0..3 {
+    // It is dear once it was twice. After more looks the next would be due to go back to the start, and find everything anyway.
+    for _ in 0..2 {
         assert!(store.claim(without.clone()).await.unwrap().rows.is_empty());
     }
     let other = event(Topic::from_static("crm.contact.added.v1"), 0).build().unwrap();

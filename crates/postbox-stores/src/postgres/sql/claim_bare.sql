@@ -32,7 +32,10 @@ WITH unused AS (
 ), summary AS (
     SELECT false AS paused, true AS mine,
            count(*) AS picked, coalesce(bool_and(fits), true) AS all_fit,
-           greatest((array_agg(available_at ORDER BY available_at DESC, sequence DESC) FILTER (WHERE fits))[1], '0001-01-01 00:00:00+00') AS last_at,
+           -- By itself, without a sequence: when it was that nothing was found.
+           CASE WHEN count(*) = 0 THEN now()
+                ELSE greatest((array_agg(available_at ORDER BY available_at DESC, sequence DESC) FILTER (WHERE fits))[1], '0001-01-01 00:00:00+00')
+           END AS last_at,
            (array_agg(sequence ORDER BY available_at DESC, sequence DESC) FILTER (WHERE fits))[1] AS last_sequence,
            greatest((array_agg(available_at ORDER BY available_at, sequence) FILTER (WHERE suspect))[1], '0001-01-01 00:00:00+00') AS suspect_at,
            (array_agg(sequence ORDER BY available_at, sequence) FILTER (WHERE suspect))[1] AS suspect_sequence
