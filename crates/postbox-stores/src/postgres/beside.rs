@@ -1,6 +1,6 @@
 //! ④ Reading beside the claims: the next rows are looked for while the last are being written down, several batches ahead.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::claim::Position;
+use super::owner::InFlight;
 use super::reading::Batch;
 use super::store::Inner;
 use super::strands::FIRST_STRAND;
@@ -27,7 +28,7 @@ const SHARES: usize = 16;
 pub(super) const MOST: usize = 4;
 const SOON: Duration = Duration::from_millis(50);
 
-/// In order, each read is of one batch, and costs more: so many wait to be taken.
+/// In order, reads are of fewer, and so many wait to be taken.
 pub(super) const MOST_IN_ORDER: usize = 2;
 
 /// After that was in vain, since one of the rows could not simply go, so many reads are of one batch.
@@ -64,18 +65,23 @@ impl Ahead {
 
 /// The strands of what a reader has read last, while it may not yet be in flight: what waits to be taken, and what is just being taken.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(VecDeque<HashSet<i64>>);
+pub(super) struct Waiting(VecDeque<InFlight>);
 
 impl Waiting {
-    fn push(&mut self, strands: HashSet<i64>) {
+    fn push(&mut self, strands: impl Iterator<Item = i64>) {
         if self.0.len() > MOST_IN_ORDER {
             self.0.pop_front();
         }
-        self.0.push_back(strands);
+        let mut rows = InFlight::default();
+        strands.for_each(|strand| *rows.entry(strand).or_default() += 1);
+        self.0.push_back(rows);
     }
 
-    pub(super) fn strands(&self) -> impl Iterator<Item = i64> + '_ {
-        self.0.iter().flatten().copied()
+    /// Adds them to those that are known to be in flight. What is among these already is counted twice, which is no more than a guess.
+    pub(super) fn add_to(&self, in_flight: &mut InFlight) {
+        for (strand, rows) in self.0.iter().flatten() {
+            *in_flight.entry(*strand).or_default() += rows;
+        }
     }
 }
 
@@ -117,18 +123,25 @@ pub(super) async fn read_beside(
                 return at;
             }
             Sight::Ordered(batch) => {
-                let (from, goes) = (batch.from, batch.goes(&one));
-                let last = !batch.others_follow || batch.bytes > small;
-                waiting.push(batch.rows.iter().filter_map(|(_, spot)| spot.strand).collect());
-                let sent = ahead(Found::Batch(batch), from, (asked, seen), last);
-                if !goes || batches.send(sent).await.is_err() {
-                    at.start_again(from);
+                let (from, last) = (batch.from, !batch.others_follow || batch.bytes > small);
+                waiting.push(batch.rows.iter().filter_map(|(_, spot)| spot.strand));
+                let mut parts = batch.in_parts(one.limit).peekable();
+                while let Some(part) = parts.next() {
+                    let (goes, last) = (part.goes(&one), last && parts.peek().is_none());
+                    let sent = ahead(Found::Batch(part), from, (asked, seen), last);
+                    if !goes || batches.send(sent).await.is_err() {
+                        at.start_again(from);
+                        return at;
+                    }
+                }
+                // When there is room for it, not before: what waits grows old. And where strands are few, or one far longer than the
+                // others, nothing is to be read of them that only waits.
+                let many = at.round.long.is_empty() && at.turns.are_many(one.limit);
+                let (room, most) = if many { (1, MOST_IN_ORDER) } else { (MOST_IN_ORDER, 1) };
+                if last || batches.reserve_many(room).await.is_err() {
                     return at;
                 }
-                // When there is room for it, not before: what waits grows old.
-                if last || batches.reserve().await.is_err() {
-                    return at;
-                }
+                at.turns.several(if asked.elapsed() < SOON { most } else { 1 });
                 asked = Instant::now();
                 continue;
             }
@@ -158,16 +171,19 @@ pub(super) async fn read_beside(
 
 #[cfg(test)]
 mod tests {
-    use super::{HashSet, MOST_IN_ORDER, Waiting};
+    use std::collections::HashMap;
+
+    use super::{InFlight, MOST_IN_ORDER, Waiting};
 
     #[test]
     fn what_may_not_be_in_flight_yet_is_remembered_and_no_more() {
         let mut waiting = Waiting::default();
         let (most, batches) = (i64::try_from(MOST_IN_ORDER).unwrap(), 9);
-        (0..batches).for_each(|batch| waiting.push(HashSet::from([batch, 100 + batch])));
-        let known: HashSet<i64> = waiting.strands().collect();
+        (0..batches).for_each(|batch| waiting.push([batch, 100 + batch, batch].into_iter()));
+        let mut known = InFlight::default();
+        waiting.add_to(&mut known);
         // As many as wait, and the one that is being taken.
-        let expected = (batches - most - 1..batches).flat_map(|batch| [batch, 100 + batch]);
-        assert_eq!(known, expected.collect());
+        let expected = (batches - most - 1..batches).flat_map(|batch| [(batch, 2), (100 + batch, 1)]);
+        assert_eq!(known.into_iter().collect::<HashMap<_, _>>(), expected.collect());
     }
 }

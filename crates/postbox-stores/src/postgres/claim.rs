@@ -20,6 +20,7 @@ use super::row::{self, Found, Reader};
 use super::store::{Inner, Opened};
 use super::strands::Round;
 use super::tenants::Ring;
+use super::turns::Turns;
 use super::unreadable::is_about_data;
 use super::wake::Wake;
 use crate::cursor::{Cursor, Key, START, just_before};
@@ -53,6 +54,7 @@ pub(super) struct Position {
     pub(super) others: Others,
     /// Where order is kept.
     pub(super) round: Round,
+    pub(super) turns: Turns,
     /// Where tenants are claimed apart.
     pub(super) ring: Ring,
     /// So many of the next reads are of one batch.
@@ -65,6 +67,7 @@ impl Position {
             cursor: Cursor::new(),
             others: Others::default(),
             round: Round::new(),
+            turns: Turns::default(),
             ring: Ring::default(),
             wary: 0,
         }

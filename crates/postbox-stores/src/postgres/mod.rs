@@ -44,6 +44,7 @@ mod survey;
 mod tenants;
 mod tidy;
 mod transaction;
+mod turns;
 pub(crate) mod tx;
 mod unreadable;
 mod view;

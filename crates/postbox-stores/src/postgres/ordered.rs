@@ -23,6 +23,9 @@ use super::store::{Inner, Opened};
 use super::strands::{FIRST_STRAND, HEADS_LOOKED_AT, Round, Seen};
 use crate::table::Template;
 
+/// No event has this sequence.
+const NEVER: &str = "9223372036854775807";
+
 /// The columns that stand behind those of an unordered claim.
 const STRAND: usize = row::FIRST + row::COLUMNS;
 const LAST_STRAND: usize = STRAND + 1;
@@ -37,18 +40,24 @@ pub(super) struct OrderedClaims {
     pub(super) own_heads: String,
     pub(super) own_range: String,
     pub(super) own_probe: String,
+    /// The strands of what has waited longest, and the first rows of some strands.
+    pub(super) own_turns: String,
+    pub(super) own_strands: String,
 }
 
 impl OrderedClaims {
     pub(super) fn new(shape: &TableShape, on_dead: OnDead) -> Self {
         // The first dead event of a strand: nothing behind it goes.
-        let stop = match on_dead {
-            OnDead::Block => {
-                "coalesce((SELECT d.sequence FROM {{table}} d WHERE d.dead_at IS NOT NULL AND {{d_strand}} = {{t_strand}}
-                           ORDER BY {{d_strand}}, d.sequence LIMIT 1), 9223372036854775807)"
-            }
-            OnDead::Skip => "9223372036854775807",
+        let stop_of = |strand: &str| {
+            match on_dead {
+            OnDead::Block => format!(
+                "coalesce((SELECT d.sequence FROM {{{{table}}}} d WHERE d.dead_at IS NOT NULL AND {{{{d_strand}}}} = {strand}
+                           ORDER BY {{{{d_strand}}}}, d.sequence LIMIT 1), {NEVER})"
+            ),
+            OnDead::Skip => NEVER.to_owned(),
+        }
         };
+        let stop = stop_of("{{t_strand}}");
         let names = with_strands(Template::of(&shape.name, '"'))
             .with("mine", statements::mine("$1"))
             .with("facts", FACTS);
@@ -72,12 +81,12 @@ impl OrderedClaims {
         let due = |lock: &str, topics: &str| format!("({lock} AND t.available_at <= now() AND {topics})");
         let follows = format!("{} AND t.attempts < $9", due(free, others));
         // Whether there is any is asked once: mostly there is none.
-        let stop_at = match on_dead {
+        let stop_at = |strand: &str| match on_dead {
             OnDead::Block => format!(
-                "CASE WHEN (SELECT EXISTS (SELECT 1 FROM {{{{table}}}} d WHERE d.dead_at IS NOT NULL)) THEN {stop} \
-                 ELSE 9223372036854775807 END"
+                "CASE WHEN (SELECT EXISTS (SELECT 1 FROM {{{{table}}}} d WHERE d.dead_at IS NOT NULL)) THEN {} ELSE {NEVER} END",
+                stop_of(strand)
             ),
-            OnDead::Skip => stop.to_owned(),
+            OnDead::Skip => NEVER.to_owned(),
         };
         let bytes = "CASE WHEN state > 0 THEN NULL
                          WHEN pg_column_compression(payload) IS NULL THEN pg_column_size(payload)
@@ -86,7 +95,9 @@ impl OrderedClaims {
             let (free, late) = (due(free, topics), due(expired, topics));
             // What has something in flight is passed by.
             let can = format!("({free} AND ({{{{t_strand}}}}) NOT IN (SELECT unnest($9::bigint[])))");
-            let sql = sql.replace("{{head}}", &head(&can, &late, "$8")).replace("{{stop}}", &stop_at);
+            let sql = sql
+                .replace("{{head}}", &head(&can, &late, "$8"))
+                .replace("{{stop}}", &stop_at("{{t_strand}}"));
             let sql = sql.replace("{{free}}", &free).replace("{{late}}", &late).replace("{{bytes}}", bytes);
             names.clone().with("next", next).fill(&sql)
         };
@@ -97,6 +108,11 @@ impl OrderedClaims {
             own_heads: own(include_str!("sql/own_ordered.sql"), others),
             own_range: own(include_str!("sql/own_range.sql"), others),
             own_probe: own(include_str!("sql/own_ordered.sql"), theirs),
+            own_turns: names.fill(include_str!("sql/own_turns.sql")),
+            own_strands: {
+                let sql = include_str!("sql/own_strands.sql").replace("{{stop}}", &stop_at("s.strand"));
+                names.clone().with("bytes", bytes).with("expired", expired).fill(&sql)
+            },
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Rows that are locked are left alone: hot ones belong to the process that wrote them, and those whose lease ran out, or
 //! that a predecessor left behind, are claimed one by one, by lease.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -38,7 +38,11 @@ pub(super) struct Window {
     rows: RowMap<Uuid, Spot>,
     /// Those of all of them.
     pub(super) keys: Keys,
+    pub(super) strands: InFlight,
 }
+
+/// How many rows of a strand are in flight, where order is kept.
+pub(super) type InFlight = RowMap<i64, usize>;
 
 /// Where a row that is in flight stands in the order of reading, in its table, and in the order of delivery.
 #[derive(Debug, Clone, Copy)]
@@ -56,21 +60,29 @@ impl Window {
         self.rows.contains_key(row)
     }
 
-    /// Their strands, where order is kept.
-    pub(super) fn strands(&self) -> HashSet<i64> {
-        self.rows.values().filter_map(|spot| spot.strand).collect()
-    }
-
     fn put(&mut self, row: Uuid, spot: Spot) {
         self.keys.add(spot.key);
+        if let Some(strand) = spot.strand {
+            *self.strands.entry(strand).or_default() += 1;
+        }
         if let Some(before) = self.rows.insert(row, spot) {
-            self.keys.remove(before.key);
+            self.forget(before);
         }
     }
 
     fn remove(&mut self, row: &Uuid) {
         if let Some(spot) = self.rows.remove(row) {
-            self.keys.remove(spot.key);
+            self.forget(spot);
+        }
+    }
+
+    fn forget(&mut self, Spot { key, strand, .. }: Spot) {
+        self.keys.remove(key);
+        if let Some(Entry::Occupied(mut rows)) = strand.map(|strand| self.strands.entry(strand)) {
+            *rows.get_mut() -= 1;
+            if *rows.get() == 0 {
+                rows.remove();
+            }
         }
     }
 }

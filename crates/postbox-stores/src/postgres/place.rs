@@ -12,7 +12,7 @@ use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, PgValueRef};
 use sqlx::{Decode, Encode, Postgres, Type};
 
 /// As it is sent, also by `tidsend`: block, then offset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Place([u8; 6]);
 
 /// How a parameter that is a list of places stands in a statement. The driver asks the server for their type when it prepares one;

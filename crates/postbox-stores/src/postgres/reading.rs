@@ -1,6 +1,5 @@
 //! ④ Reading: an owner looks for rows without writing to them, and reads on while what it found last is being written down.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -62,6 +61,24 @@ impl Batch {
         self.claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
     }
 
+    /// As batches of so many rows, each of other strands. Where some of it is not to be dispatched it stays as it is.
+    pub(super) fn in_parts(mut self, limit: usize) -> impl Iterator<Item = Self> {
+        let whole = self.rows.len() <= limit || self.rows.len() != self.claim.rows.len();
+        let mut parts = Vec::new();
+        while !whole && self.rows.len() > limit {
+            let strand = |at: usize| self.rows[at].1.strand;
+            let Some(cut) = (1..=limit).rev().find(|at| strand(*at) != strand(at - 1)) else { break };
+            let mut part = Self { gate: self.gate, picked: cut, from: self.from, ..Self::default() };
+            part.rows = self.rows.drain(..cut).collect();
+            part.claim.rows = self.claim.rows.drain(..cut).collect();
+            part.claim.more = true;
+            part.bytes = part.claim.rows.iter().map(|row| row.delivery.payload.len()).sum();
+            (self.picked, self.bytes) = (self.rows.len(), self.bytes.saturating_sub(part.bytes));
+            parts.push(part);
+        }
+        parts.into_iter().chain([self])
+    }
+
     /// Rows that turned out to be in flight, or are gone.
     pub(super) fn drop_rows(&mut self, gone: impl Fn(&Uuid) -> bool) {
         if self.rows.iter().any(|(id, _)| gone(id)) {
@@ -118,6 +135,7 @@ impl Position {
     pub(super) fn start_again(&mut self, from: i64) {
         self.cursor.go_back();
         self.round.back_to(from);
+        self.turns.start_again();
     }
 }
 
@@ -280,6 +298,7 @@ impl Inner {
     ) -> Result<Batch, StoreError> {
         match &reign.opened.ordered {
             Some(ordered) => {
+                at.turns.several(1);
                 self.read_in_order(at, connection, reign, ordered, request, &Waiting::default()).await
             }
             None => self.read_on(&mut at.cursor, connection, reign, request).await,
@@ -288,10 +307,9 @@ impl Inner {
 
     /// Whether some of it is in flight or was, or one of its strands is.
     fn interferes(&self, batch: &Batch, known: &Ranges) -> bool {
-        let ordered = batch.rows.iter().any(|(_, spot)| spot.strand.is_some());
-        let strands = if ordered { self.window().strands() } else { HashSet::new() };
+        let strands = &self.window().strands;
         let taken = |spot: &Spot| {
-            known.has(spot.key.1) || spot.strand.is_some_and(|strand| strands.contains(&strand))
+            known.has(spot.key.1) || spot.strand.is_some_and(|strand| strands.contains_key(&strand))
         };
         batch.rows.iter().any(|(_, spot)| taken(spot))
     }

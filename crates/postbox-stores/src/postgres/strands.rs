@@ -4,8 +4,9 @@
 //! dead. The place is a hint, the rows' state is the truth. Whatever commits is met when its strand has its turn again, at its
 //! place in the strand: no cursor by `sequence` could pass it by.
 
-use std::collections::HashSet;
 use std::time::Duration;
+
+use super::owner::InFlight;
 
 /// The number of the first strand there can be.
 pub(super) const FIRST_STRAND: i64 = i64::MIN;
@@ -59,11 +60,15 @@ pub(super) struct Long {
 }
 
 impl Long {
+    pub(super) fn is_empty(&self) -> bool {
+        self.strands.is_empty()
+    }
+
     /// One of them of which nothing is in flight, unless the last claim was theirs. A turn that finds all of them in flight is
     /// not lost: the next claim may find one that is free.
-    pub(super) fn next(&mut self, in_flight: &HashSet<i64>) -> Option<i64> {
+    pub(super) fn next(&mut self, in_flight: &InFlight) -> Option<i64> {
         let others = std::mem::take(&mut self.had_turn);
-        let free = self.strands.iter().copied().find(|strand| !others && !in_flight.contains(strand));
+        let free = self.strands.iter().copied().find(|strand| !others && !in_flight.contains_key(strand));
         self.had_turn = free.is_some();
         free
     }
@@ -242,15 +247,15 @@ mod tests {
 
     #[test]
     fn a_long_strand_has_every_other_claim_while_it_is_long_and_nothing_of_it_is_in_flight() {
-        let (mut round, free) = (Round::new(), HashSet::new());
+        let (mut round, free) = (Round::new(), InFlight::default());
         assert_eq!(round.long.next(&free), None);
         assert!(round.long.note(7) && round.long.note(8) && round.long.note(7));
         assert!(!round.long.note(9), "where many are long, all take turns");
         let turns: Vec<_> = (0..4).map(|_| round.long.next(&free)).collect();
         assert_eq!(turns, [Some(7), None, Some(7), None]);
-        assert_eq!([(); 2].map(|()| round.long.next(&HashSet::from([7]))), [Some(8), None]);
+        assert_eq!([(); 2].map(|()| round.long.next(&[(7, 1)].into_iter().collect())), [Some(8), None]);
         // As soon as one is free, not at the turn after the next.
-        let both = HashSet::from([7, 8]);
+        let both: InFlight = [(7, 1), (8, 1)].into_iter().collect();
         assert_eq!(
             [&both, &both, &both, &free].map(|flying| round.long.next(flying)),
             [None, None, None, Some(7)]

@@ -1,17 +1,18 @@
 //! ④ Reading in order: an owner walks along the strands, and takes of each what can go, from its head on and without a gap.
 //!
-//! There are two ways along. To read all rows, strand after strand, is the quicker one as long as strands are short and most of what
-//! waits can go. Otherwise the heads are looked for first. And one strand that is far longer than the others has a read of its own
-//! now and then, or it would be left when all others are done.
+//! There are several ways along. While much waits, those strands are read whose events have waited longest (`turns.rs`). To read all rows,
+//! strand after strand, is the quicker one of the others as long as strands are short and most of what waits can go. Otherwise the
+//! heads are looked for first. And one strand that is far longer than the others has a read of its own now and then, or it would be
+//! left when all others are done.
 
-use std::collections::HashSet;
 use std::time::Instant;
 
 use futures_util::TryStreamExt as _;
 use postbox_core::StoreError;
 use postbox_core::store::{ClaimMode, ClaimRequest, Claimed};
-use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row as _};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{PgConnection, Postgres, Row as _};
 use uuid::Uuid;
 
 use super::beside::Waiting;
@@ -20,11 +21,12 @@ use super::error::within;
 use super::fan;
 use super::link::OPERATION_LIMIT;
 use super::ordered::{OrderedClaims, place};
-use super::owner::{self, Spot};
+use super::owner::{self, InFlight, Spot};
 use super::reading::{Batch, Reign};
 use super::row::{COLUMNS, Found, Reader};
-use super::store::Inner;
+use super::store::{Inner, Opened};
 use super::strands::{FEWEST, FIRST_STRAND, HEADS_LOOKED_AT, Round, Seen};
+use super::turns::Asked;
 use super::view::fetch_payloads;
 
 /// The places of the event, of its strand, and of what is known of heads, in an answer.
@@ -38,7 +40,7 @@ const EXHAUSTED: i32 = 1;
 const SUSPECT: i32 = 2;
 
 /// The way along the strands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum Way {
     /// All rows, strand after strand.
     All,
@@ -46,6 +48,8 @@ enum Way {
     One(i64),
     /// From head to head.
     Heads,
+    /// The first rows of those whose turn it is.
+    Turns(Asked),
 }
 
 /// What is known of the heads that were looked at.
@@ -74,7 +78,7 @@ struct Walk {
     way: Way,
     batch: Batch,
     heads: Heads,
-    in_flight: HashSet<i64>,
+    in_flight: InFlight,
     /// What one row, and all together, may have.
     share: usize,
     max_bytes: usize,
@@ -93,12 +97,12 @@ struct Walk {
 }
 
 impl Walk {
-    fn new(way: Way, request: &ClaimRequest, from: i64, in_flight: HashSet<i64>) -> Self {
+    fn new(way: Way, request: &ClaimRequest, from: i64, in_flight: InFlight) -> Self {
         let share = request.max_bytes / request.limit.max(1);
-        let longest = match way {
+        let longest = match &way {
             Way::All => usize::try_from(Round::longest_run(request.limit)).unwrap_or(usize::MAX),
             // The statement has seen to it.
-            Way::One(_) | Way::Heads => usize::MAX,
+            Way::One(_) | Way::Heads | Way::Turns(_) => usize::MAX,
         };
         Self {
             way,
@@ -136,7 +140,8 @@ impl Walk {
         batch.picked += 1;
         if self.strand != Some(strand) {
             // Rows come in order. Should they ever not, nothing is taken that could overtake another.
-            self.goes_on = self.strand.is_none_or(|last| last < strand) && !self.in_flight.contains(&strand);
+            self.goes_on =
+                self.strand.is_none_or(|last| last < strand) && !self.in_flight.contains_key(&strand);
             (self.strand, self.run) = (Some(strand), 0);
         } else if sequence <= self.sequence {
             self.goes_on = false;
@@ -203,38 +208,22 @@ impl Inner {
         waiting: &Waiting,
     ) -> Result<Batch, StoreError> {
         let asked = Instant::now();
-        let mut in_flight = self.window().strands();
-        in_flight.extend(waiting.strands());
+        let mut in_flight = self.window().strands.clone();
+        waiting.add_to(&mut in_flight);
         let (from, heads) = place(at, request);
         let way = match request.mode {
             ClaimMode::Waiting => match at.round.long.next(&in_flight) {
                 Some(strand) => Way::One(strand),
-                None if at.round.reads_all() => Way::All,
-                None => Way::Heads,
+                None => match self.whose_turn(at, connection, (opened, claims), request, &in_flight).await? {
+                    Some(asked) => Way::Turns(asked),
+                    None if at.round.reads_all() => Way::All,
+                    None => Way::Heads,
+                },
             },
             ClaimMode::Suspect | ClaimMode::Probe(_) => Way::Heads,
         };
-        let (sql, topics) = match (&request.mode, way) {
-            (ClaimMode::Probe(topics), _) => (&claims.own_probe, topics),
-            (_, Way::Heads) => (&claims.own_heads, &request.exclude),
-            (_, Way::All | Way::One(_)) => (&claims.own_range, &request.exclude),
-        };
         let mut walk = Walk::new(way, request, from, in_flight);
-        let mut query = opened
-            .query(sql)
-            .bind(&self.holder)
-            .bind(&opened.key)
-            .bind(if let Way::One(strand) = way { strand } else { from })
-            .bind(i64::try_from(walk.share).unwrap_or(i64::MAX))
-            .bind(request.lock_ttl.as_secs_f64())
-            .bind(fan::list(topics, &request.spent))
-            .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
-            .bind(request.max_attempts);
-        if way == Way::Heads {
-            let in_flight: Vec<i64> = walk.in_flight.iter().copied().collect();
-            query = query.bind(in_flight).bind(heads).bind(HEADS_LOOKED_AT);
-            query = query.bind(Round::longest_run(request.limit));
-        }
+        let query = self.walk_along(&walk, opened, claims, request, heads);
         let token = owner::token(epoch);
         let read = async {
             let mut rows = query.fetch(&mut *connection);
@@ -249,16 +238,27 @@ impl Inner {
         if !large.is_empty() {
             fetch_payloads(connection, opened, own, &mut walk.batch, large).await?;
         }
-        if let Way::One(strand) = way {
-            // Or it waits for something, and is not worth a read every other time.
-            if walk.batch.rows.len() < request.limit {
-                at.round.long.no_longer(strand);
+        match &walk.way {
+            Way::One(strand) => {
+                // Or it waits for something, and is not worth a read every other time.
+                if walk.batch.rows.len() < request.limit {
+                    at.round.long.no_longer(*strand);
+                }
+                // Others wait as well.
+                (walk.batch.claim.more, walk.batch.others_follow) = (true, true);
+                return Ok(walk.batch);
             }
-            // Others wait as well.
-            (walk.batch.claim.more, walk.batch.others_follow) = (true, true);
-            return Ok(walk.batch);
+            Way::Turns(asked) => {
+                at.turns.read(asked, &walk.batch);
+                at.round.suspect = walk.suspect.or(at.round.suspect);
+                walk.batch.claim.suspects = walk.suspect.is_some();
+                (walk.batch.claim.more, walk.batch.others_follow) = (true, !walk.batch.left_out);
+                return Ok(walk.batch);
+            }
+            Way::All | Way::Heads => {}
         }
         if request.mode == ClaimMode::Waiting {
+            at.turns.much_goes(walk.batch.rows.len() * 2 >= request.limit);
             go_on(at, request, &mut walk, (asked, from, heads));
             walk.batch.others_follow = !walk.batch.left_out && at.round.next() > from;
         } else {
@@ -270,6 +270,42 @@ impl Inner {
             at.round.probe = on.map_or(FIRST_STRAND, |head| head.saturating_add(1));
         }
         Ok(walk.batch)
+    }
+
+    /// The statement for a walk.
+    fn walk_along<'q>(
+        &'q self,
+        walk: &Walk,
+        opened: &'q Opened,
+        claims: &'q OrderedClaims,
+        request: &ClaimRequest,
+        heads: i64,
+    ) -> Query<'q, Postgres, PgArguments> {
+        let (sql, topics) = match (&request.mode, &walk.way) {
+            (ClaimMode::Probe(topics), _) => (&claims.own_probe, topics),
+            (_, Way::Heads) => (&claims.own_heads, &request.exclude),
+            (_, Way::All | Way::One(_)) => (&claims.own_range, &request.exclude),
+            (_, Way::Turns(_)) => (&claims.own_strands, &request.exclude),
+        };
+        let query = opened.query(sql).bind(&self.holder).bind(&opened.key);
+        let query = match &walk.way {
+            Way::Turns(asked) => query.bind(asked.strands()),
+            Way::One(strand) => query.bind(*strand),
+            Way::All | Way::Heads => query.bind(walk.batch.from),
+        };
+        let share = i64::try_from(walk.share).unwrap_or(i64::MAX);
+        let query = query.bind(share).bind(request.lock_ttl.as_secs_f64());
+        if let Way::Turns(asked) = &walk.way {
+            return query.bind(asked.rows()).bind(request.max_attempts);
+        }
+        let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
+        let query = query.bind(fan::list(topics, &request.spent)).bind(limit).bind(request.max_attempts);
+        if walk.way != Way::Heads {
+            return query;
+        }
+        let in_flight: Vec<i64> = walk.in_flight.keys().copied().collect();
+        let query = query.bind(in_flight).bind(heads).bind(HEADS_LOOKED_AT);
+        query.bind(Round::longest_run(request.limit))
     }
 }
 
@@ -288,7 +324,7 @@ fn go_on(
         _ if batch.left_out => (true, strand.map(|strand| strand.saturating_sub(1))),
         _ if full => (true, *strand),
         Way::Heads => (seen.enough >= heads || seen.looked >= HEADS_LOOKED_AT, seen.last),
-        Way::All | Way::One(_) => (false, *strand),
+        Way::All | Way::One(_) | Way::Turns(_) => (false, *strand),
     };
     // Where the batch ends in a strand that has much already, it may have far more.
     let cut = (full && walk.run >= walk.longest / 4).then_some(*strand).flatten();

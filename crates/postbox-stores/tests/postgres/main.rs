@@ -25,6 +25,7 @@ mod migrations;
 mod order;
 mod order_dead;
 mod order_faults;
+mod order_turns;
 mod ordered_tables;
 mod places;
 mod plans;
