@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::options::{Options, Secret};
-use crate::url::SinkError;
+use crate::url::{SinkError, default_port};
 
 /// The URL of a broker: `scheme://user:password@host:port,host:port/path?option=value`.
 ///
@@ -81,9 +81,14 @@ impl Address {
         Ok(address)
     }
 
+    /// The port where none is named: the one of its scheme.
+    pub fn default_port(&self) -> u16 {
+        default_port(&self.scheme).unwrap_or_default()
+    }
+
     /// The hosts as `host:port`.
-    pub fn hosts_with_port(&self, default: u16) -> Vec<String> {
-        self.hosts.iter().map(|host| host.with_port(default)).collect()
+    pub fn hosts_with_port(&self) -> Vec<String> {
+        self.hosts.iter().map(|host| host.with_port(self.default_port())).collect()
     }
 }
 
@@ -170,7 +175,7 @@ mod tests {
         let address = Address::parse(url, &mut options).unwrap();
         assert_eq!((address.scheme.as_str(), address.user.as_deref()), ("kafka", Some("app@x")));
         assert_eq!(address.password.as_ref().map(Secret::reveal), Some("p/w:"));
-        assert_eq!(address.hosts_with_port(1), ["one:9092", "[::1]:9093", "three:1"]);
+        assert_eq!(address.hosts_with_port(), ["one:9092", "[::1]:9093", "three:9092"]);
         assert_eq!(address.path, "a.{topic}");
         assert_eq!(address.to_string(), "kafka://one:9092,[::1]:9093,three/a.{topic}");
         assert!(!format!("{address:?}").contains("p/w"));

@@ -10,61 +10,53 @@ use crate::file::FileSink;
 use crate::options::{Options, Reader};
 use crate::stdout::{NullSink, StdoutSink};
 
-/// A sink that Postbox knows, whether this build has it or not.
+/// A sink that a cargo feature brings, whether this build has it or not.
 struct Known {
     name: &'static str,
-    /// The cargo feature that brings it.
     feature: &'static str,
-    /// Whether it is in this build.
     built: bool,
-    /// Its schemes, the usual one first.
-    schemes: &'static [&'static str],
+    /// Its schemes, the usual one first, and their ports.
+    schemes: &'static [(&'static str, u16)],
 }
 
-/// The sinks that a cargo feature brings.
-const KNOWN: [Known; 6] = [
-    Known {
-        name: "Kafka",
-        feature: "kafka",
-        built: cfg!(feature = "kafka"),
-        schemes: &["kafka", "kafka+ssl"],
-    },
-    Known {
-        name: "NATS",
-        feature: "nats",
-        built: cfg!(feature = "nats"),
-        schemes: &["nats", "nats+tls", "tls"],
-    },
-    Known {
-        name: "RabbitMQ",
-        feature: "rabbitmq",
-        built: cfg!(feature = "rabbitmq"),
-        schemes: &["amqp", "amqps"],
-    },
-    Known { name: "Redis", feature: "redis", built: cfg!(feature = "redis"), schemes: &["redis", "rediss"] },
-    Known {
-        name: "Pulsar",
-        feature: "pulsar",
-        built: cfg!(feature = "pulsar"),
-        schemes: &["pulsar", "pulsar+ssl"],
-    },
-    Known { name: "webhook", feature: "http", built: cfg!(feature = "http"), schemes: &["https", "http"] },
-];
-
-/// Makes [`AnySink`] of a list of sinks: each a variant, shown and dispatched to by its own type.
+/// Makes [`AnySink`] of the list of sinks: each a variant, shown and dispatched to by its own type.
 macro_rules! any_sink {
-    ($($(#[$gate:meta])* $variant:ident($sink:ty) = $about:literal,)*) => {
+    (
+        $($always:ident($always_sink:ty) = $always_about:literal,)*
+        $([$feature:literal] $variant:ident($sink:ty), $name:literal, $schemes:expr => $about:literal,)*
+    ) => {
+        /// The sinks that a cargo feature brings.
+        const KNOWN: &[Known] = &[
+            $(Known { name: $name, feature: $feature, built: cfg!(feature = $feature), schemes: &$schemes },)*
+        ];
+
         /// A sink chosen at run time.
         #[derive(Debug, Clone)]
         #[non_exhaustive]
         pub enum AnySink {
-            $($(#[$gate])* #[doc = $about] $variant($sink),)*
+            $(#[doc = $always_about] $always($always_sink),)*
+            $(#[cfg(feature = $feature)] #[doc = $about] $variant($sink),)*
+        }
+
+        impl AnySink {
+            fn of(known: &Known, url: &str, options: Options) -> Result<Self, SinkError> {
+                match known.feature {
+                    $(#[cfg(feature = $feature)] $feature => <$sink>::new(url, options).map(Self::$variant),)*
+                    feature => {
+                        drop(options);
+                        let (name, others) = (known.name, in_this_build());
+                        let how = format!("cargo build --features {feature}");
+                        Err(SinkError::new(url, format!("this build has no {name} sink: {how}; {others}")))
+                    }
+                }
+            }
         }
 
         impl fmt::Display for AnySink {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
-                    $($(#[$gate])* Self::$variant(sink) => sink.fmt(f),)*
+                    $(Self::$always(sink) => sink.fmt(f),)*
+                    $(#[cfg(feature = $feature)] Self::$variant(sink) => sink.fmt(f),)*
                 }
             }
         }
@@ -72,41 +64,44 @@ macro_rules! any_sink {
         impl Dispatcher for AnySink {
             async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
                 match self {
-                    $($(#[$gate])* Self::$variant(sink) => sink.dispatch(delivery).await,)*
+                    $(Self::$always(sink) => sink.dispatch(delivery).await,)*
+                    $(#[cfg(feature = $feature)] Self::$variant(sink) => sink.dispatch(delivery).await,)*
                 }
             }
 
             async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
                 match self {
-                    $($(#[$gate])* Self::$variant(sink) => sink.dispatch_batch(batch, receipts).await,)*
+                    $(Self::$always(sink) => sink.dispatch_batch(batch, receipts).await,)*
+                    $(#[cfg(feature = $feature)] Self::$variant(sink) => sink.dispatch_batch(batch, receipts).await,)*
                 }
             }
 
             fn batch_limit(&self) -> usize {
                 match self {
-                    $($(#[$gate])* Self::$variant(sink) => sink.batch_limit(),)*
+                    $(Self::$always(sink) => sink.batch_limit(),)*
+                    $(#[cfg(feature = $feature)] Self::$variant(sink) => sink.batch_limit(),)*
                 }
             }
         }
     };
 }
 
+// The one list of sinks: feature, type, name, and schemes with the ports of URLs that name none.
 any_sink! {
     File(FileSink) = "JSON lines in a file.",
-    #[cfg(feature = "kafka")]
-    Kafka(crate::kafka::KafkaSink) = "Topics of Kafka.",
-    #[cfg(feature = "pulsar")]
-    Pulsar(crate::pulsar::PulsarSink) = "Topics of Pulsar.",
     Stdout(StdoutSink) = "JSON lines on standard output.",
     Null(NullSink) = "Nothing: every event is discarded.",
-    #[cfg(feature = "nats")]
-    Nats(crate::nats::NatsSink) = "NATS JetStream.",
-    #[cfg(feature = "rabbitmq")]
-    Rabbit(crate::rabbitmq::RabbitSink) = "RabbitMQ.",
-    #[cfg(feature = "redis")]
-    Redis(crate::redis::RedisSink) = "Redis Streams.",
-    #[cfg(feature = "http")]
-    Http(crate::http::HttpSink) = "A request for each event.",
+    ["kafka"] Kafka(crate::kafka::KafkaSink), "Kafka", [("kafka", 9092), ("kafka+ssl", 9092)] => "Topics of Kafka.",
+    ["nats"] Nats(crate::nats::NatsSink), "NATS", [("nats", 4222), ("nats+tls", 4222), ("tls", 4222)] => "NATS JetStream.",
+    ["rabbitmq"] Rabbit(crate::rabbitmq::RabbitSink), "RabbitMQ", [("amqp", 5672), ("amqps", 5671)] => "RabbitMQ.",
+    ["redis"] Redis(crate::redis::RedisSink), "Redis", [("redis", 6379), ("rediss", 6379)] => "Redis Streams.",
+    ["pulsar"] Pulsar(crate::pulsar::PulsarSink), "Pulsar", [("pulsar", 6650), ("pulsar+ssl", 6651)] => "Topics of Pulsar.",
+    ["http"] Http(crate::http::HttpSink), "webhook", [("https", 443), ("http", 80)] => "A request for each event.",
+}
+
+/// The port that a URL of this scheme means when it names none; none if no sink has the scheme.
+pub fn default_port(scheme: &str) -> Option<u16> {
+    KNOWN.iter().flat_map(|known| known.schemes).find(|(known, _)| *known == scheme).map(|(_, port)| *port)
 }
 
 /// Why a text or its options do not make a sink. It shows no credentials.
@@ -173,32 +168,19 @@ impl AnySink {
             "stdout" | "null" if !matches!(rest, "" | "//") => fail(format!("nothing may follow {scheme}:")),
             "stdout" => Reader::new(url, options).finish().map(|()| Self::Stdout(StdoutSink::new())),
             "null" => Reader::new(url, options).finish().map(|()| Self::Null(NullSink)),
-            #[cfg(feature = "kafka")]
-            "kafka" | "kafka+ssl" => crate::kafka::KafkaSink::new(url, options).map(Self::Kafka),
-            #[cfg(feature = "pulsar")]
-            "pulsar" | "pulsar+ssl" => crate::pulsar::PulsarSink::new(url, options).map(Self::Pulsar),
-            #[cfg(feature = "nats")]
-            "nats" | "nats+tls" | "tls" => crate::nats::NatsSink::new(url, options).map(Self::Nats),
-            #[cfg(feature = "rabbitmq")]
-            "amqp" | "amqps" => crate::rabbitmq::RabbitSink::new(url, options).map(Self::Rabbit),
-            #[cfg(feature = "redis")]
-            "redis" | "rediss" => crate::redis::RedisSink::new(url, options).map(Self::Redis),
-            #[cfg(feature = "http")]
-            "https" | "http" => crate::http::HttpSink::new(url, options).map(Self::Http),
-            other => match KNOWN.iter().find(|known| known.schemes.contains(&other)) {
-                Some(Known { name, feature, .. }) => fail(format!(
-                    "this build has no {name} sink: cargo build --features {feature}; {}",
-                    in_this_build()
-                )),
-                None => fail(format!("the scheme is not known; {}", in_this_build())),
-            },
+            other => {
+                match KNOWN.iter().find(|known| known.schemes.iter().any(|(scheme, _)| *scheme == other)) {
+                    Some(known) => Self::of(known, url, options),
+                    None => fail(format!("the scheme is not known; {}", in_this_build())),
+                }
+            }
         }
     }
 }
 
 /// The sinks that there are, in a sentence.
 fn in_this_build() -> String {
-    let built = KNOWN.iter().filter(|known| known.built).map(|known| format!("{}://", known.schemes[0]));
+    let built = KNOWN.iter().filter(|known| known.built).map(|known| format!("{}://", known.schemes[0].0));
     let mut all: Vec<String> = built.collect();
     all.extend(["file:<path>", "stdout:"].map(str::to_owned));
     format!("this build has {} and null:", all.join(", "))
@@ -305,7 +287,7 @@ mod tests {
     #[test]
     fn a_sink_that_is_not_built_says_how_it_is() {
         for known in KNOWN.iter().filter(|known| !known.built) {
-            for scheme in known.schemes {
+            for (scheme, _) in known.schemes {
                 let text = AnySink::from_url(&format!("{scheme}://broker/x")).unwrap_err().to_string();
                 let reason = format!(
                     "this build has no {} sink: cargo build --features {};",
@@ -314,6 +296,20 @@ mod tests {
                 assert!(text.contains(&reason), "{text}");
             }
         }
+    }
+
+    #[test]
+    fn each_scheme_has_one_port_and_belongs_to_one_sink() {
+        let mut schemes: Vec<&str> =
+            KNOWN.iter().flat_map(|known| known.schemes).map(|(scheme, _)| *scheme).collect();
+        assert!(schemes.iter().all(|scheme| default_port(scheme).is_some()));
+        let all = schemes.len();
+        schemes.sort_unstable();
+        schemes.dedup();
+        assert_eq!(schemes.len(), all);
+        // As the book has it, encrypted or not.
+        assert_eq!(["kafka", "kafka+ssl"].map(default_port), [Some(9092); 2]);
+        assert_eq!(["amqp", "amqps", "file"].map(default_port), [Some(5672), Some(5671), None]);
     }
 
     #[test]

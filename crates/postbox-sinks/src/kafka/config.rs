@@ -16,8 +16,6 @@ use postbox_core::redact::is_secret_name;
 
 use crate::destination::Destination;
 
-const PORT: u16 = 9092;
-
 /// Below the relay's `dispatch_timeout`, which is 30 s unless told otherwise: the client says first what is wrong.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -90,7 +88,7 @@ impl Config {
         let timestamp = options.choice("timestamp", &times).unwrap_or_default();
         let max_message = options.size("max_message", 1_000, 1_000_000_000).unwrap_or(MAX_MESSAGE);
         let mut client = defaults(timeout, connect_timeout);
-        client.set("bootstrap.servers", address.hosts_with_port(PORT).join(","));
+        client.set("bootstrap.servers", address.hosts_with_port().join(","));
         client.set("message.max.bytes", max_message.to_string());
         delivery(&mut client, &mut options);
         security(&mut client, &address, &mut options);

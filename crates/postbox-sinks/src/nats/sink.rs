@@ -27,7 +27,6 @@ const MOST_IN_FLIGHT: usize = 16_384;
 const BATCH: usize = 1_000;
 /// So many subjects are asked about at once, when nobody answered for them.
 const QUESTIONS: usize = 32;
-const PORT: u16 = 4222;
 
 /// Delivers events to NATS JetStream; clones share one connection.
 ///
@@ -112,7 +111,7 @@ impl NatsSink {
     async fn connect(&self) -> Result<Connection, DispatchError> {
         let config = &self.0.config;
         let state = Arc::new(ConnectionState::default());
-        let hosts = config.address.hosts_with_port(PORT);
+        let hosts = config.address.hosts_with_port();
         let servers = hosts.iter().map(|host| format!("nats://{host}").parse::<ServerAddr>());
         let servers: Vec<ServerAddr> =
             servers.collect::<Result<_, _>>().map_err(DispatchError::unavailable)?;

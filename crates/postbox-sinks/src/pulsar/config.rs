@@ -104,8 +104,7 @@ impl Config {
     /// A client to one of the hosts; they take turns.
     pub(super) fn client(&self, turn: usize) -> PulsarBuilder<TokioExecutor> {
         let host = &self.address.hosts[turn % self.address.hosts.len()];
-        let port = if self.address.scheme == "pulsar+ssl" { 6651 } else { 6650 };
-        let url = format!("{}://{}", self.address.scheme, host.with_port(port));
+        let url = format!("{}://{}", self.address.scheme, host.with_port(self.address.default_port()));
         // Short: what does not work now is told, and the relay tries again.
         let connection = ConnectionRetryOptions {
             min_backoff: Duration::from_millis(20),

@@ -53,7 +53,7 @@ impl Line {
     }
 
     async fn open_at(config: &RabbitConfig, host: &Host) -> Result<Self, DispatchError> {
-        let port = if config.encrypted { 5671 } else { 5672 };
+        let port = config.address.default_port();
         let shown = host.with_port(port);
         // Whatever goes wrong from here on, or whoever drops this: no half-open connection is left behind.
         let cutter = Cutter::armed();

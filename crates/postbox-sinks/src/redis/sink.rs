@@ -23,7 +23,6 @@ use crate::options::Options;
 use crate::url::SinkError;
 
 const BATCH: usize = 1_000;
-const PORT: u16 = 6379;
 
 /// Entries of one write: enough that the round trip does not count, few enough that receipts come as one goes.
 const WRITE_ENTRIES: usize = 100;
@@ -124,7 +123,7 @@ impl RedisSink {
     fn client(&self) -> RedisResult<Client> {
         let config = &self.0.config;
         let host = &config.address.hosts[0];
-        let (host, port) = (host.name.clone(), host.port.unwrap_or(PORT));
+        let (host, port) = (host.name.clone(), host.port.unwrap_or(config.address.default_port()));
         let mut login = RedisConnectionInfo::default().set_db(config.database);
         if let Some(user) = &config.user {
             login = login.set_username(user);

@@ -7,26 +7,13 @@ use futures_util::future::join_all;
 use postbox_core::{Code, Finding};
 use postbox_sinks::Options;
 use postbox_sinks::address::Address;
+use postbox_sinks::url::default_port;
 use tokio::net::TcpStream;
 
 use crate::config::{Config, Sink};
 
 /// A destination that takes longer than this to answer is not one to deliver to.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// The ports of schemes whose URL names none.
-const PORTS: &[(&[&str], u16)] = &[
-    (&["kafka"], 9092),
-    (&["kafka+ssl"], 9093),
-    (&["nats", "nats+tls", "tls"], 4222),
-    (&["amqp"], 5672),
-    (&["amqps"], 5671),
-    (&["redis", "rediss"], 6379),
-    (&["pulsar"], 6650),
-    (&["pulsar+ssl"], 6651),
-    (&["http"], 80),
-    (&["https"], 443),
-];
 
 /// Tries all of them side by side.
 pub(crate) async fn check(config: &Config) -> Vec<Finding> {
@@ -40,11 +27,12 @@ async fn reach(sink: &Sink) -> Option<Finding> {
     }
     // One whose URL is wrong was told of before, and one whose host depends on the event cannot be tried.
     let address = Address::parse(url, &mut Options::new()).ok()?;
-    let port = PORTS.iter().find(|(schemes, _)| schemes.contains(&address.scheme.as_str()))?.1;
-    if address.hosts.iter().any(|host| host.name.contains(['{', '}'])) {
+    if default_port(&address.scheme).is_none()
+        || address.hosts.iter().any(|host| host.name.contains(['{', '}']))
+    {
         return None;
     }
-    let hosts = address.hosts_with_port(port);
+    let hosts = address.hosts_with_port();
     let tried = join_all(hosts.iter().map(|host| connect(host))).await;
     let failed: Vec<String> = hosts
         .iter()
