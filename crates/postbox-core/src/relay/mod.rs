@@ -4,6 +4,7 @@
 //! `settle.rs` turns outcomes into verdicts; the other files hold one idea each.
 
 mod backoff;
+mod builder;
 mod circuit;
 mod claim;
 mod dead_letter;
@@ -33,10 +34,11 @@ use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
 pub use backoff::{Backoff, Random};
+pub use builder::RelayBuilder;
 pub use deliveries::Deliveries;
 pub use error::RelayError;
 pub use health::{Health, RelayHealth, SinkHealth};
-pub use settings::{RelayBuilder, Settings};
+pub use settings::Settings;
 
 use crate::store::Store;
 use run::Engine;
