@@ -39,6 +39,7 @@ tests! {
     idempotency: "idempotency.md",
     tenants: "tenants.md",
     measure: "measure.md",
+    migrating: "migrating.md",
     webhooks: "sinks/http.md" with "http",
 }
 
