@@ -28,8 +28,9 @@ pub(crate) fn run() -> Result<(), String> {
         let alone = |args: &[&str]| {
             let mut command = cargo();
             command
-                .args(["check", "--quiet", "--lib", "--no-default-features", "-p", &library.name])
-                .args(args);
+                .args(["clippy", "--quiet", "--lib", "--no-default-features", "-p", &library.name])
+                .args(args)
+                .args(["--", "-D", "warnings"]);
             command
         };
         check(&format!("{} without features", library.name), &mut alone(&[]));

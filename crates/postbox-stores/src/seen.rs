@@ -66,6 +66,7 @@ pub(crate) fn strand(aggregate: Option<u64>, sequence: i64) -> i64 {
     }
 }
 
+#[cfg(feature = "sqlite")]
 impl Row {
     /// The same for those who lease it.
     pub(crate) fn candidate(&self, suspect: bool) -> Candidate {

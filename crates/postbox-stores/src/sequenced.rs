@@ -1,5 +1,6 @@
 //! What stores have in common whose rows are found by their sequence.
 
+#[cfg(feature = "sqlite")]
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ pub(crate) fn lease(sequence: i64, token: &Token, at: i64, attempts: i64) -> Lea
 }
 
 /// Numbers as a JSON array, for SQL.
+#[cfg(feature = "sqlite")]
 pub(crate) fn array(numbers: impl Iterator<Item = i64>) -> String {
     let mut text = String::from("[");
     for number in numbers {

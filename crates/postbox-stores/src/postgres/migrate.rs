@@ -12,8 +12,8 @@ mod plan;
 mod print;
 
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
-// For `any`, which is there where both databases are.
-#[cfg(feature = "sqlite")]
+// For `any`, which is there where all databases are.
+#[cfg(all(feature = "sqlite", feature = "mysql"))]
 pub(crate) use apply::expect_sessions;
 pub use apply::{down, up, up_with};
 pub use history::has_history;

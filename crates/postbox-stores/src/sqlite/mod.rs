@@ -88,11 +88,11 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSy
 use sqlx::{Sqlite, Transaction};
 
 pub use admin::SqliteAdmin;
+pub use builder::SqliteStoreBuilder;
 pub use error::classify;
 pub use idempotency::SqliteIdempotency;
 // Only where the program chooses among databases.
-pub use builder::SqliteStoreBuilder;
-#[cfg(feature = "postgres")]
+#[cfg(all(feature = "postgres", feature = "mysql"))]
 pub(crate) use link::open;
 pub use store::SqliteStore;
 pub use transaction::SqliteOutboxTransaction;

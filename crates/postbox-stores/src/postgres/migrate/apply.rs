@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 use super::plan::plan_with;
 use super::{idempotency, inbox, names};
 use crate::plan::{Extras, Plan, Step, StepLock};
-#[cfg(feature = "sqlite")]
+#[cfg(all(feature = "sqlite", feature = "mysql"))]
 use crate::postgres::ask;
 use crate::postgres::error::classify;
 use crate::postgres::history::HistoryShape;
@@ -116,7 +116,7 @@ async fn expect_one_session(connection: &mut PgConnection) -> Result<(), StoreEr
 ///
 /// # Errors
 /// When a transaction pooler stands between.
-#[cfg(feature = "sqlite")]
+#[cfg(all(feature = "sqlite", feature = "mysql"))]
 pub(crate) async fn expect_sessions(
     connection: &mut PgConnection,
     other: &mut PgConnection,
