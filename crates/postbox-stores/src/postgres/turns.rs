@@ -130,7 +130,8 @@ impl Turns {
             }
         }
         let wanted: usize = asked.0.iter().map(|(_, run, _)| run).sum();
-        if batch.rows.len() < wanted / FEW && !batch.left_out {
+        // Also if it was one row of one: whoever claims looks again at once, and would do so for ever.
+        if batch.rows.len() * FEW < wanted && !batch.left_out {
             *self = Self { by_number: BY_NUMBER, more: self.more, ..Self::default() };
         }
     }
@@ -300,5 +301,15 @@ mod tests {
         let asked = turns.take(16, &InFlight::default()).unwrap();
         turns.read(&asked, &batch(&[(1, 3)]));
         assert_eq!((turns.rows(), turns.much, turns.by_number), (0, false, BY_NUMBER));
+    }
+
+    #[test]
+    fn a_read_that_brings_nothing_is_the_last_by_time_however_little_it_asked_for() {
+        for rows in 1..6 {
+            let mut turns = Turns { next: [(1, rows)].into(), much: true, ..Turns::default() };
+            let asked = turns.take(16, &InFlight::default()).unwrap();
+            turns.read(&asked, &batch(&[]));
+            assert!(!turns.much, "{rows}");
+        }
     }
 }

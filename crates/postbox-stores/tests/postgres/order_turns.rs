@@ -1,16 +1,19 @@
 //! Claims in order by an owner while much waits: in the order in which it waits, as far as it may go at all.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
 use postbox_core::store::{Claim, Settlement, Store as _, Verdict};
 use postbox_stores::postgres::{PgStore, Strategy};
-use postbox_testkit::suite::{OpenTransaction as _, Subject as _, claim};
+use postbox_testkit::suite::{OpenTransaction as _, Subject as _, claim, enqueue};
+use tokio::time::timeout;
 
 use crate::common::settle_all;
 use crate::order::{BLOCK, of, release, settle};
 use crate::subject::{Shape, Table};
 
 const LIMIT: usize = 20;
+const LONG: Duration = Duration::from_secs(10);
 
 /// Events of so many aggregates, in turn.
 fn fill(table: &Table, events: usize, aggregates: usize) {
@@ -34,7 +37,7 @@ struct Drain {
 impl Drain {
     /// Claims once, settles the third last claim, and checks what was brought.
     async fn step(&mut self, store: &PgStore) -> Claim {
-        let found = claim(store, LIMIT).await;
+        let found = timeout(LONG, claim(store, LIMIT)).await.expect("a claim ends, whatever is blocked");
         for row in &found.rows {
             let (strand, meta) = (row.strand.expect("a strand"), &row.delivery.meta);
             assert!(!self.in_flight.contains(&strand), "of a strand that has something in flight");
@@ -118,6 +121,23 @@ async fn nothing_overtakes_what_is_held_and_nothing_that_commits_late_is_lost() 
     let of = |aggregate: &str| drain.by_aggregate.get(aggregate).copied().unwrap_or(0);
     assert_eq!(["n1", "n2", "n3", "n4", "n5", "n6", "late"].map(of), [0, 0, 0, 3, 3, 10, 2]);
     assert_eq!(drain.events, 600 - 3 * 10 - 2 * 7 + 2);
+}
+
+/// Also where so few are left behind one that is dead that no share of them is a whole row.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stays_blocked_at_the_end_does_not_keep_a_claim_busy() {
+    for held in 1..6 {
+        let table = Table::new(Shape::Ordered).await;
+        let store = table.in_order(BLOCK, Strategy::Owner, true);
+        enqueue(&table, (0..=held).map(|n| of("held", n)).collect()).await;
+        fill(&table, 200, 200);
+        table.db.psql(
+            "UPDATE org_outbox SET dead_at = now() WHERE sequence = (SELECT min(sequence) FROM org_outbox)",
+        );
+        let mut drain = Drain::default();
+        drain.until_nothing_is_left(&store).await;
+        assert_eq!((drain.events, drain.by_aggregate.get("held")), (200, None), "{held} behind a dead one");
+    }
 }
 
 /// A claim that is given back whole is the next one again, and not what is behind it.
