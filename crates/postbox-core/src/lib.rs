@@ -8,9 +8,9 @@
 //! 1. [`event`] and [`record`] – what a service enqueues: [`Event`], [`Record`], limits.
 //! 2. [`outbox`] – [`Outbox::enqueue`] writes it in the caller's transaction.
 //! 3. `relay/run.rs` – the loop that waits, claims, dispatches and settles.
-//! 4. the store's `claim.rs` and `store.rs` (in `postbox-stores`) – claim and settle as SQL.
-//! 5. `relay/dispatch.rs` – a unit of events under a timeout.
-//! 6. `relay/settle.rs` – outcomes become verdicts.
+//! 4. `relay/claim.rs` and `relay/accept.rs` – rows are asked for and taken in; as SQL in the store's `claim.rs` (in `postbox-stores`).
+//! 5. `relay/dispatch.rs` – they are sent, one `relay/unit.rs` at a time.
+//! 6. `relay/settle.rs` – outcomes become verdicts; as SQL in the store's own file.
 //!
 //! Around it, in the caller's process: [`hook`], [`transaction`] and [`uow`] where events are written, [`bus`] and
 //! [`interceptor`] where they arrive, [`inbox`] where they must not arrive twice, [`embed`] to start and stop it all with the application, [`testing`] in tests.

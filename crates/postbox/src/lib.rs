@@ -68,9 +68,9 @@
 //! # Reading the source
 //!
 //! An event's way, in six files: ① `event.rs`, what is enqueued · ② `outbox.rs`, written in the caller's transaction ·
-//! ③ `relay/run.rs`, the loop · ④ `claim.rs` and `store.rs` of a database in `postbox-stores`, claim and settle as SQL ·
-//! ⑤ `relay/dispatch.rs`, a unit of events under a timeout · ⑥ `relay/settle.rs`, outcomes become verdicts. All but ④
-//! are in `postbox-core`.
+//! ③ `relay/run.rs`, the loop · ④ `relay/claim.rs` and `relay/accept.rs`, rows are asked for and taken in · ⑤ `relay/dispatch.rs`, they
+//! are sent · ⑥ `relay/settle.rs`, outcomes become verdicts. All of them are in `postbox-core`; ②, ④ and ⑥ are SQL in a
+//! database's folder of `postbox-stores`.
 //!
 //! # Features
 //!

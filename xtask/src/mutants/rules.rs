@@ -56,7 +56,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "settle-before-dispatch",
         without: "the dispatch before the settle",
         edits: &[edit(
-            "crates/postbox-core/src/relay/dispatch.rs",
+            "crates/postbox-core/src/relay/unit.rs",
             "    let database = telemetry.database();\n",
             "    let database = telemetry.database();\n    (0..batch.len()).for_each(|index| receipts.record(index, Ok(())));\n",
         )],

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Relay;
 use super::dead_letter::AfterDeath;
+use super::engine::{Engine, Refused};
 use super::error::RelayError;
 use super::lane::Lane;
-use super::run::{Engine, Refused};
 use super::settings::Settings;
 use crate::dispatcher::{BoxDispatcher, Dispatcher};
 use crate::hot::HotPath;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
-use super::dispatch::{End, Ended};
-use super::run::Engine;
+use super::engine::Engine;
+use super::unit::{End, Ended};
 use crate::store::Store;
 
 /// The state of one sink's circuit.

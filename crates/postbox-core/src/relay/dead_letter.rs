@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::circuit::Circuit;
-use super::dispatch::{Dispatching, End, Ended};
+use super::engine::Engine;
 use super::health::RelayHealth;
 use super::lane::Item;
-use super::run::Engine;
 use super::settings::Settings;
+use super::unit::{Dispatching, End, Ended};
 use crate::dispatcher::{BoxDispatcher, Dispatcher as _};
 use crate::failpoint;
 use crate::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements, explain};

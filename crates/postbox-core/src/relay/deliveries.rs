@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::dispatch::{End, Report};
+use super::engine::Engine;
 use super::lease::key;
-use super::run::Engine;
+use super::unit::{End, Report};
 use crate::store::Store;
 
 /// Most answers of a sink that are remembered.

@@ -1,285 +1,71 @@
-//! ⑤ Dispatch: one unit of events under a timeout, its panics caught, each outcome reported as it becomes known.
+//! ⑤ Dispatch: what waits in lanes is sent, and what is reported of it is taken in.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
-use super::lane::Item;
-use super::settings::Settings;
-use crate::code::Code;
-use crate::dispatcher::{
-    BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher as _, Outcome, Receipts,
-};
-use crate::event::{EventId, TenantId};
-use crate::failpoint;
-use crate::panic::message;
-use crate::redact::Summary;
-use crate::store::Lease;
-use crate::telemetry::Telemetry;
-use crate::topic::Topic;
+use super::engine::Engine;
+use super::lane::{self, Item};
+use super::lease::{Stage, key};
+use super::unit::Report;
+use crate::store::Store;
 
-/// What became of some events of a unit.
-#[derive(Debug)]
-pub(super) struct Report {
-    pub(super) lane: usize,
-    pub(super) ended: Vec<Ended>,
-    /// To be dispatched again, singly and uncharged: the batch they were in panicked.
-    pub(super) again: Vec<Item>,
-    /// Whether the unit is over and its slot free.
-    pub(super) over: bool,
-    /// Whose slot that is, if it was one event alone.
-    pub(super) tenant: Option<TenantId>,
-    /// So many events were sent together, and nothing came back.
-    pub(super) silent: usize,
-}
-
-/// What became of one event.
-#[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) lease: Lease,
-    pub(super) event_id: EventId,
-    pub(super) topic: Topic,
-    pub(super) probe: bool,
-    pub(super) took: Duration,
-    pub(super) end: End,
-}
-
-#[derive(Debug)]
-pub(super) enum End {
-    Delivered,
-    Retry { after: Option<Duration>, outcome: &'static str, error: Summary },
-    Reject { error: Summary },
-    Unavailable { error: Summary },
-}
-
-/// What every dispatch needs to know.
-#[derive(Debug, Clone)]
-pub(super) struct Dispatching {
-    pub(super) settings: Arc<Settings>,
-    pub(super) telemetry: Telemetry,
-    pub(super) reports: UnboundedSender<Report>,
-    /// Whether the dispatches are counted: those to the dead-letter route have a count of their own.
-    pub(super) counted: bool,
-}
-
-/// The facts of one event that its outcome needs, apart from the batch that the dispatcher borrows.
-struct Place {
-    /// Until it is reported: only the first outcome counts.
-    lease: Option<Lease>,
-    probe: bool,
-    hot: bool,
-}
-
-impl Dispatching {
-    /// Runs a unit to its end. The dispatcher runs in a task of its own: one that blocks its thread cannot keep
-    /// this one from seeing the timeout (hazard 23).
-    pub(super) async fn run(self, lane: usize, sink: BoxDispatcher, items: Vec<Item>) {
-        let started = Instant::now();
-        let (mut slots, mut batch) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
-        for item in items {
-            slots.push(Place { lease: Some(item.lease), probe: item.probe, hot: item.hot });
-            batch.push(*item.delivery);
-        }
-        let batch = Arc::new(batch);
-        let receipts = Receipts::new(batch.len());
-        let mut unit = Unit {
-            lane,
-            slots,
-            batch: Arc::clone(&batch),
-            receipts: receipts.watch(),
-            started,
-            silent: false,
-            shared: self,
-        };
-
-        let mut task =
-            AbortOnDrop(tokio::spawn(dispatch(sink, batch, receipts, unit.shared.telemetry.clone())));
-        let deadline = started + unit.shared.settings.dispatch_timeout;
-        loop {
-            tokio::select! {
-                // Receipts last: a finished batch is then reported in one piece.
-                biased;
-                ended = &mut task.0 => return match ended {
-                    Err(error) if error.is_panic() => unit.panicked(&message(&*error.into_panic())),
-                    Ok(()) | Err(_) => unit.finished(),
-                },
-                () = tokio::time::sleep_until(deadline) => return unit.timed_out(),
-                () = unit.receipts.recorded() => unit.report(Vec::new(), Vec::new(), false),
+impl<S: Store> Engine<S> {
+    /// Starts all that has a free slot.
+    pub(super) fn start_dispatches(&mut self, now: Instant) {
+        let must_last = now + self.settings.dispatch_timeout;
+        let alone = self.suspects.turn;
+        for number in 0..self.lanes.len() {
+            self.lanes[number].queue.hold_hot = alone;
+            while let Some(unit) = self.lanes[number].next_unit() {
+                // A lease that cannot cover the timeout is renewed first (hazard 2).
+                let until = |item: &Item| self.held.get(&key(&item.lease)).map(|held| held.lease_until);
+                if unit.iter().filter_map(until).any(|until| until < must_last) {
+                    let lane = &mut self.lanes[number];
+                    lane.over(lane::tenant_of(&unit));
+                    unit.into_iter().rev().for_each(|item| lane.queue.push_front(item));
+                    self.next_extend = self.next_extend.min(now);
+                    break;
+                }
+                for item in &unit {
+                    self.tracker.start(item.delivery.meta.event_id, now);
+                    if let Some(held) = self.held.get_mut(&key(&item.lease)) {
+                        held.stage = Stage::Running;
+                        if let Some(fan) = &mut held.fan {
+                            fan.start(number);
+                        }
+                    }
+                }
+                let sink = self.lanes[number].sink.clone();
+                self.units.spawn(self.dispatching.clone().run(number, sink, unit).in_current_span());
             }
         }
     }
-}
 
-/// The body of a dispatch task.
-async fn dispatch(
-    sink: BoxDispatcher,
-    batch: Arc<Vec<Delivery>>,
-    mut receipts: Receipts,
-    telemetry: Telemetry,
-) {
-    use tracing::Instrument as _;
-    let database = telemetry.database();
-    for delivery in batch.iter() {
-        failpoint::hit("dispatch.before", delivery.meta.topic.as_str()).await;
-    }
-    if let [delivery] = batch.as_slice() {
-        let meta = &delivery.meta;
-        let span = tracing::info_span!(parent: None, "dispatch", database, table = &*meta.table, topic = %meta.topic, event_id = %meta.event_id, attempts = meta.attempts);
-        crate::trace::link(&span, meta.traceparent.as_deref());
-        sink.dispatch_batch(&batch, &mut receipts).instrument(span).await;
-    } else {
-        let span = tracing::info_span!(parent: None, "dispatch", database, table = &*batch[0].meta.table, events = batch.len());
-        for delivery in batch.iter() {
-            crate::trace::link(&span, delivery.meta.traceparent.as_deref());
+    /// Takes in what became of some events.
+    pub(super) fn ended(&mut self, report: Report) {
+        let now = Instant::now();
+        self.note_deliveries(&report);
+        if report.over {
+            self.lanes[report.lane].over(report.tenant);
         }
-        sink.dispatch_batch(&batch, &mut receipts).instrument(span).await;
-    }
-    failpoint::hit("dispatch.after", batch[0].meta.topic.as_str()).await;
-}
-
-/// A dispatch that outlives its relay would deliver what the relay has given back.
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-struct Unit {
-    lane: usize,
-    slots: Vec<Place>,
-    batch: Arc<Vec<Delivery>>,
-    receipts: Receipts,
-    started: Instant,
-    silent: bool,
-    shared: Dispatching,
-}
-
-impl Unit {
-    fn finished(&mut self) {
-        let silent = self.unknown(|| {
-            DispatchError::retry("the dispatcher said nothing about this event")
-                .with_code(Code::DispatchFailed)
-        });
-        self.report(silent, Vec::new(), true);
-    }
-
-    fn timed_out(&mut self) {
-        let limit = self.shared.settings.dispatch_timeout;
-        let fresh = self.receipts.take();
-        let unknown = self.receipts.unknown();
-        // A batch of which nothing came back, or a probe, says nothing about its events: the destination is down. Any
-        // other single event may be the cause itself: it is charged, or one that hangs would be tried for ever. (Probes
-        // take turns, since each is put off: one that hangs does not keep the circuit open while others wait.)
-        self.silent = unknown.len() == self.slots.len() && self.slots.len() > 1;
-        let down = self.silent || self.slots[0].probe;
-        let text = format!("no answer within {limit:?}");
-        let mut outcomes = fresh;
-        outcomes.extend(unknown.into_iter().map(|index| {
-            let error = if down {
-                DispatchError::unavailable(text.clone())
-            } else {
-                DispatchError::retry(text.clone())
-            };
-            (index, Err(error.with_code(Code::Timeout)))
-        }));
-        self.report(outcomes, Vec::new(), true);
-    }
-
-    fn panicked(&mut self, panic: &str) {
-        if self.slots.len() == 1 {
-            let error =
-                || DispatchError::retry(format!("dispatcher panicked: {panic}")).with_code(Code::Panicked);
-            let unknown = self.unknown(error);
-            return self.report(unknown, Vec::new(), true);
+        let lane = &mut self.lanes[report.lane];
+        lane.careful = lane.careful.max(report.silent);
+        for ended in report.ended {
+            self.tracker.end(ended.event_id);
+            self.note_circuit(report.lane, &ended, now);
+            let put_off = self.lanes[report.lane].put_off(now);
+            self.conclude(report.lane, ended, put_off);
         }
-        tracing::error!(
-            table = &*self.batch[0].meta.table,
-            panic,
-            "a batch panicked: its events run again one by one"
-        );
-        let again = self.receipts.unknown().into_iter().filter_map(|index| {
-            let (slot, delivery) = (&mut self.slots[index], Box::new(self.batch[index].clone()));
-            let lease = slot.lease.take()?;
-            Some(Item { lease, delivery, alone: true, probe: slot.probe, hot: slot.hot })
-        });
-        let again = again.collect();
-        self.report(Vec::new(), again, true);
-    }
-
-    fn unknown(&self, error: impl Fn() -> DispatchError) -> Vec<Outcome> {
-        self.receipts.unknown().into_iter().map(|index| (index, Err(error()))).collect()
-    }
-
-    fn report(&mut self, more: Vec<Outcome>, again: Vec<Item>, over: bool) {
-        let mut outcomes = self.receipts.take();
-        outcomes.extend(more);
-        if outcomes.is_empty() && again.is_empty() && !over {
-            return;
-        }
-        let took = self.started.elapsed();
-        if self.shared.counted {
-            self.count(&outcomes, took);
-        }
-        let ended =
-            outcomes.into_iter().filter_map(|(index, outcome)| self.ended(index, outcome, took)).collect();
-        // The relay may be gone; its successor will find the leases.
-        let silent = if self.silent { self.slots.len() } else { 0 };
-        let tenant = (self.batch.len() == 1).then(|| self.batch[0].meta.tenant_id);
-        let _ = self.shared.reports.send(Report { lane: self.lane, ended, again, over, tenant, silent });
-    }
-
-    /// Counts outcomes, those of one topic that stand together at once.
-    fn count(&self, outcomes: &[Outcome], took: Duration) {
-        let kind = |(index, outcome): &Outcome| (&self.batch[*index].meta.topic, outcome.is_ok());
-        for alike in outcomes.chunk_by(|a, b| kind(a) == kind(b)) {
-            let (topic, success) = kind(&alike[0]);
-            self.shared.telemetry.dispatched(topic, success, took, alike.len());
-        }
-    }
-
-    fn ended(&mut self, index: usize, outcome: Result<(), DispatchError>, took: Duration) -> Option<Ended> {
-        let lease = self.slots[index].lease.take()?;
-        let delivery = &self.batch[index];
-        let end = match outcome {
-            Ok(()) => End::Delivered,
-            Err(error) => self.failed(delivery, &error),
-        };
-        Some(Ended {
-            lease,
-            event_id: delivery.meta.event_id,
-            topic: delivery.meta.topic.clone(),
-            probe: self.slots[index].probe,
-            took,
-            end,
-        })
-    }
-
-    fn failed(&self, delivery: &Delivery, failure: &DispatchError) -> End {
-        let settings = &self.shared.settings;
-        let max = settings.last_error_max_bytes;
-        // An error of a user's own may even panic when it is shown.
-        let text = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| failure.to_string()));
-        let text = text.unwrap_or_else(|_| format!("{}: an error whose text panicked", failure.code()));
-        let error = Summary::without_payload(&text, &delivery.payload, max);
-        let meta = &delivery.meta;
-        let tenant = if settings.mask_tenants { "***".to_owned() } else { meta.tenant_id.to_string() };
-        tracing::warn!(
-            table = &*meta.table, topic = %meta.topic, event_id = %meta.event_id, tenant_id = tenant,
-            sequence = meta.sequence, attempts = meta.attempts, error = error.as_str(), "dispatch failed"
-        );
-        let outcome = match failure.code() {
-            Code::Timeout => "timeout",
-            Code::Panicked => "panic",
-            _ => "retry",
-        };
-        match failure.kind() {
-            DispatchErrorKind::Retry(after) => End::Retry { after, outcome, error },
-            DispatchErrorKind::Reject => End::Reject { error },
-            DispatchErrorKind::Unavailable => End::Unavailable { error },
+        for item in report.again.into_iter().rev() {
+            self.tracker.end(item.delivery.meta.event_id);
+            let lane = &mut self.lanes[report.lane];
+            if self.stopping || (lane.circuit.is_open() && !item.probe) {
+                let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
+                self.give_back(report.lane, item.lease, after, reason);
+            } else if let Some(held) = self.held.get_mut(&key(&item.lease)) {
+                held.stage = held.fan.as_mut().map_or(Stage::Queued, |fan| fan.requeue(report.lane));
+                lane.queue.push_front(item);
+            }
         }
     }
 }

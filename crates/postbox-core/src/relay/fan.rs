@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::dispatch::{End, Ended};
+use super::engine::Engine;
 use super::lane::{Item, Lane};
 use super::lease::{HeldKey, Load, Stage, key};
 use super::order::Behind;
-use super::run::Engine;
 use super::settle::Outcome;
+use super::unit::{End, Ended};
 use crate::dispatcher::Delivery;
 use crate::redact::Summary;
 use crate::store::{ClaimMode, Claimed, Lease, Settlement, Spent, Store, Verdict};

@@ -4,9 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use super::deliveries::Deliveries;
-use crate::store::Standing;
+use super::engine::Engine;
+use super::lane::Lane;
+use crate::hash::RowMap;
+use crate::store::{Standing, Store};
 
 /// What a relay is doing right now.
 #[derive(Debug, Clone)]
@@ -128,5 +132,63 @@ impl RelayHealth {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Health> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Events that failed and wait for their next attempt: while there are some, events wait.
+#[derive(Debug, Default)]
+pub(super) struct Failing(RowMap<Uuid, Instant>);
+
+impl Failing {
+    /// So many are remembered, and no longer than the longest of the usual waits twice: another relay may have delivered
+    /// them.
+    const KEPT: usize = 1000;
+    const KEPT_FOR: Duration = Duration::from_mins(2);
+
+    /// One has failed and will be tried again.
+    pub(super) fn note(&mut self, row: Uuid) {
+        if self.0.len() < Self::KEPT {
+            self.0.insert(row, Instant::now());
+        }
+    }
+
+    /// One has ended in another way, or is another relay's.
+    pub(super) fn forget(&mut self, row: &Uuid) {
+        self.0.remove(row);
+    }
+
+    fn any(&mut self) -> bool {
+        self.0.retain(|_, since| since.elapsed() < Self::KEPT_FOR);
+        !self.0.is_empty()
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// Says whether events wait.
+    pub(super) fn note_waiting(&mut self) {
+        let down = |lane: &Lane| lane.circuit.is_open() && !lane.nothing_waits;
+        let waits = !self.held.is_empty() || self.failing.any() || self.lanes.iter().any(down);
+        self.health.update(|health| match (waits, health.waiting_since) {
+            (true, None) => health.waiting_since = Some(Instant::now()),
+            (false, Some(_)) => health.waiting_since = None,
+            _ => {}
+        });
+        // When one that is down is tried again changes with every probe.
+        if self.lanes.iter().any(|lane| lane.circuit.is_open()) {
+            self.note_sinks();
+        }
+    }
+
+    /// Says how its sinks are.
+    pub(super) fn note_sinks(&self) {
+        let sinks = self.lanes.iter().map(|lane| SinkHealth {
+            name: Arc::clone(&lane.name),
+            open_since: lane.circuit.open_since().map(tokio::time::Instant::into_std),
+            probe_at: lane.circuit.probe_at().map(tokio::time::Instant::into_std),
+            last_error: lane.last_error.clone(),
+            deliveries: lane.deliveries.clone(),
+        });
+        let sinks = sinks.collect();
+        self.health.update(|health| health.sinks = sinks);
     }
 }

@@ -2,9 +2,9 @@
 
 use tokio::time::Instant;
 
+use super::engine::Engine;
 use super::lane::Item;
-use super::lease::{Load, Stage};
-use super::run::Engine;
+use super::lease::Load;
 use super::settle::Outcome;
 use crate::code::Code;
 use crate::hot::{HotEnd, HotEvent};
@@ -81,10 +81,5 @@ impl<S: Store> Engine<S> {
         } else {
             lane.push(Item { lease, delivery: Box::new(delivery), alone: false, probe: false, hot: true });
         }
-    }
-
-    /// Whether nothing is claimed, dispatched or being settled. Hot events that wait can go on waiting.
-    pub(super) fn nothing_at_work(&self) -> bool {
-        self.held.len() == self.held_hot && self.held.values().all(|held| held.stage == Stage::Queued)
     }
 }

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 use uuid::Uuid;
 
+use super::engine::Engine;
 use super::fan::Fan;
-use super::run::Engine;
 use crate::dispatcher::Delivery;
 use crate::event::TenantId;
 use crate::failpoint;

@@ -1,8 +1,9 @@
 //! The relay: wait → claim → dispatch → settle, one engine for every store.
 //!
-//! `run.rs` is the loop, `claim.rs` and `lease.rs` are its two ends at the store, `dispatch.rs` runs what was claimed,
-//! `settle.rs` turns outcomes into verdicts; the other files hold one idea each.
+//! To be read in this order: `engine.rs` has the state, `run.rs` the loop, `claim.rs` asks for rows and `accept.rs` takes them in,
+//! `dispatch.rs` sends them, a `unit.rs` at a time, `settle.rs` writes what became of them. The other files hold one idea each.
 
+mod accept;
 mod backoff;
 mod builder;
 mod circuit;
@@ -10,6 +11,7 @@ mod claim;
 mod dead_letter;
 mod deliveries;
 mod dispatch;
+mod engine;
 mod error;
 mod fan;
 mod health;
@@ -23,9 +25,11 @@ mod settings;
 mod settle;
 mod shares;
 mod stop;
+mod suspect;
 #[cfg(test)]
 mod tests;
 mod tracker;
+mod unit;
 
 use std::future::Future;
 
@@ -41,7 +45,7 @@ pub use health::{Health, RelayHealth, SinkHealth};
 pub use settings::Settings;
 
 use crate::store::Store;
-use run::Engine;
+use engine::Engine;
 
 /// Delivers the events of one table.
 ///

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::engine::Engine;
 use super::fan::Spread;
 use super::lane::Item;
 use super::lease::{HeldKey, Stage, key};
-use super::run::Engine;
 use super::settle::Outcome;
 use crate::hash::RowMap;
 use crate::store::{Lease, OnDead, Order, Standing, Store, Verdict};

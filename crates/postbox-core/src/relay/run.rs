@@ -6,205 +6,23 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc::{self, UnboundedReceiver};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tracing::Instrument as _;
-use uuid::Uuid;
 
 use super::RunReport;
 use super::backoff::Backoff;
-use super::dead_letter::AfterDeath;
-use super::dispatch::{Dispatching, Report};
+use super::claim::Asked;
+use super::engine::{Engine, Refused};
 use super::error::RelayError;
-use super::health::RelayHealth;
 use super::hot;
-use super::lane::{self, Item, Lane};
-use super::lease::{Held, HeldKey, Renewal, Stage, key};
-use super::order::Strands;
-use super::settings::Settings;
-use super::settle::Outcomes;
-use super::tracker::Tracker;
-use crate::hash::RowMap;
-use crate::hot::HotEnd;
-use crate::letter::Requirements;
-use crate::route::Routes;
-use crate::store::{Claim, ClaimMode, Settled, Standing, Store, StoreError, StoreErrorKind};
-use crate::telemetry::Telemetry;
-
-/// The state of a relay.
-#[derive(Debug)]
-pub(super) struct Engine<S: Store> {
-    pub(super) store: S,
-    pub(super) settings: Arc<Settings>,
-    pub(super) routes: Routes,
-    pub(super) lanes: Vec<Lane>,
-    pub(super) telemetry: Telemetry,
-    pub(super) health: RelayHealth,
-
-    /// Every row that is leased to this relay, from its claim to the end of its settle.
-    pub(super) held: RowMap<HeldKey, Held>,
-    /// How many of these came by the hot path.
-    pub(super) held_hot: usize,
-    /// The relay's end of the hot path.
-    pub(super) hot: Option<HotEnd>,
-    pub(super) tracker: Tracker,
-    /// What waits behind others of its aggregate.
-    pub(super) strands: Strands,
-    /// Events that failed and wait for their next attempt, as far as they fit: while there are some, events wait.
-    pub(super) failing: RowMap<Uuid, Instant>,
-    /// What is to be settled next.
-    pub(super) outcomes: Outcomes,
-
-    pub(super) dispatching: Dispatching,
-    pub(super) reports: UnboundedReceiver<Report>,
-    pub(super) units: JoinSet<()>,
-    pub(super) claiming: Option<JoinHandle<Answer>>,
-    pub(super) settling: Option<JoinHandle<(Outcomes, Settled)>>,
-    pub(super) extending: Option<JoinHandle<Renewal>>,
-
-    pub(super) standing: Standing,
-    /// Whether the table is paused; not known before the first answer.
-    pub(super) paused: Option<bool>,
-    /// The lane that the claim under way is a probe for.
-    pub(super) probing: Option<usize>,
-    pub(super) next_claim: Instant,
-    pub(super) next_beat: Instant,
-    pub(super) next_extend: Instant,
-    /// Not before this, after a renewal that failed.
-    pub(super) extend_pause: Instant,
-    /// The last claim left out tenants that had their share: there may be more as soon as they have less.
-    pub(super) left_out_tenants: bool,
-    /// And these lanes, which were full. No such claim is made before `detour_from`.
-    pub(super) left_out_lanes: Vec<usize>,
-    pub(super) detour_from: Instant,
-    /// They have less since that claim was asked.
-    pub(super) have_less: bool,
-    pub(super) failures: i32,
-    pub(super) suspects: Suspects,
-    pub(super) report: RunReport,
-    pub(super) stopping: bool,
-    /// What is done about dead events, until its task takes it.
-    pub(super) after_death: Option<AfterDeath<S>>,
-    /// What the store has to be able to do.
-    pub(super) needs: Requirements,
-    /// What it does about a refusal at its start.
-    pub(super) refused: Refused,
-}
-
-/// What a relay does whose table is missing, or that lacks a grant, when it starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refused {
-    /// It ends.
-    Ends,
-    /// It waits until that is mended.
-    Waits,
-}
-
-/// A claim's answer, with when it was asked (leases count from before the question) and what for.
-pub(super) type Answer = (Instant, Asked, Result<Claim, StoreError>);
-
-/// What a claim asked for; nothing, to show that the relay lives.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Asked {
-    Rows(ClaimMode),
-    Nothing,
-}
-
-/// Suspects are dispatched with nothing else in flight, so the relay takes turns: some of them, then the others.
-#[derive(Debug)]
-pub(super) struct Suspects {
-    /// Rows whose lease ran out were seen.
-    pub(super) waiting: bool,
-    /// Whether the relay claims nothing else.
-    pub(super) turn: bool,
-    /// When the first suspect of this turn was claimed.
-    pub(super) turn_since: Option<Instant>,
-    /// Not before this, so that the others get their turn.
-    pub(super) not_before: Instant,
-}
-
-/// So many events that wait after a failure are remembered, and no longer than the longest of the usual waits twice: another
-/// relay may have delivered them.
-pub(super) const FAILING_KEPT: usize = 1000;
-pub(super) const FAILING_FOR: Duration = Duration::from_mins(2);
+use crate::store::{ClaimMode, Standing, Store, StoreErrorKind};
 
 /// How long a stop waits for the store to give up its place.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// A turn of suspects ends after this long (but not before one was tried).
-pub(super) const SUSPECTS_TURN: Duration = Duration::from_secs(1);
-
 impl<S: Store> Engine<S> {
-    pub(super) fn new(
-        store: S,
-        settings: Arc<Settings>,
-        routes: Routes,
-        lanes: Vec<Lane>,
-        telemetry: Telemetry,
-        hot: Option<HotEnd>,
-    ) -> Self {
-        let (sender, reports) = mpsc::unbounded_channel();
-        let now = Instant::now();
-        let tracker = Tracker::new(settings.dispatch_timeout * 2);
-        let strands = Strands::new(store.order());
-        let mut lanes = lanes;
-        if store.fair_tenants() {
-            lanes.iter_mut().for_each(Lane::share);
-        }
-        Self {
-            health: RelayHealth::new(telemetry.database(), store.table(), settings.poll_interval),
-            dispatching: Dispatching {
-                settings: Arc::clone(&settings),
-                telemetry: telemetry.clone(),
-                reports: sender,
-                counted: true,
-            },
-            next_extend: now + settings.lock_ttl / 3,
-            store,
-            settings,
-            routes,
-            lanes,
-            telemetry,
-            held: RowMap::default(),
-            held_hot: 0,
-            hot,
-            tracker,
-            strands,
-            failing: RowMap::default(),
-            probing: None,
-            outcomes: Outcomes::default(),
-            reports,
-            units: JoinSet::new(),
-            claiming: None,
-            settling: None,
-            extending: None,
-            standing: Standing::Standby,
-            paused: None,
-            next_claim: now,
-            next_beat: now,
-            extend_pause: now,
-            left_out_tenants: false,
-            left_out_lanes: Vec::new(),
-            detour_from: now,
-            have_less: false,
-            failures: 0,
-            suspects: Suspects { waiting: false, turn: false, turn_since: None, not_before: now },
-            report: RunReport::default(),
-            stopping: false,
-            after_death: None,
-            needs: Requirements::default(),
-            refused: Refused::Ends,
-        }
-    }
-
-    pub(super) fn health(&self) -> RelayHealth {
-        self.health.clone()
-    }
-
     /// Runs until the signal, then drains.
     pub(super) async fn run(&mut self, signal: impl Future<Output = ()> + Send) -> Result<(), RelayError> {
         let mut signal = pin!(signal);
@@ -320,7 +138,8 @@ impl<S: Store> Engine<S> {
     pub(super) fn next_deadline(&self, now: Instant) -> Instant {
         let probes = self.lanes.iter().filter_map(|lane| lane.circuit.probe_at());
         let extend = self.next_extend.max(self.extend_pause);
-        let times = [self.next_beat, extend, self.next_claim, self.suspects.not_before, self.detour_from];
+        let times =
+            [self.next_beat, extend, self.next_claim, self.suspects.not_before, self.detour.not_before];
         let future = probes.chain(times).chain(self.gathers_until()).filter(|at| *at > now);
         future.min().unwrap_or(now + self.settings.poll_interval)
     }
@@ -337,63 +156,6 @@ impl<S: Store> Engine<S> {
         self.start_dispatches(now);
         self.start_extend(now);
         now
-    }
-
-    pub(super) fn start_dispatches(&mut self, now: Instant) {
-        let must_last = now + self.settings.dispatch_timeout;
-        let alone = self.suspects.turn;
-        for number in 0..self.lanes.len() {
-            self.lanes[number].queue.hold_hot = alone;
-            while let Some(unit) = self.lanes[number].next_unit() {
-                // A lease that cannot cover the timeout is renewed first (hazard 2).
-                let until = |item: &Item| self.held.get(&key(&item.lease)).map(|held| held.lease_until);
-                if unit.iter().filter_map(until).any(|until| until < must_last) {
-                    let lane = &mut self.lanes[number];
-                    lane.over(lane::tenant_of(&unit));
-                    unit.into_iter().rev().for_each(|item| lane.queue.push_front(item));
-                    self.next_extend = self.next_extend.min(now);
-                    break;
-                }
-                for item in &unit {
-                    self.tracker.start(item.delivery.meta.event_id, now);
-                    if let Some(held) = self.held.get_mut(&key(&item.lease)) {
-                        held.stage = Stage::Running;
-                        if let Some(fan) = &mut held.fan {
-                            fan.start(number);
-                        }
-                    }
-                }
-                let sink = self.lanes[number].sink.clone();
-                self.units.spawn(self.dispatching.clone().run(number, sink, unit).in_current_span());
-            }
-        }
-    }
-
-    pub(super) fn ended(&mut self, report: Report) {
-        let now = Instant::now();
-        self.note_deliveries(&report);
-        if report.over {
-            self.lanes[report.lane].over(report.tenant);
-        }
-        let lane = &mut self.lanes[report.lane];
-        lane.careful = lane.careful.max(report.silent);
-        for ended in report.ended {
-            self.tracker.end(ended.event_id);
-            self.note_circuit(report.lane, &ended, now);
-            let put_off = self.lanes[report.lane].put_off(now);
-            self.conclude(report.lane, ended, put_off);
-        }
-        for item in report.again.into_iter().rev() {
-            self.tracker.end(item.delivery.meta.event_id);
-            let lane = &mut self.lanes[report.lane];
-            if self.stopping || (lane.circuit.is_open() && !item.probe) {
-                let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
-                self.give_back(report.lane, item.lease, after, reason);
-            } else if let Some(held) = self.held.get_mut(&key(&item.lease)) {
-                held.stage = held.fan.as_mut().map_or(Stage::Queued, |fan| fan.requeue(report.lane));
-                lane.queue.push_front(item);
-            }
-        }
     }
 }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
-use super::dispatch::{End, Ended};
+use super::engine::Engine;
 use super::lane::Lane;
 use super::lease::{Stage, key};
-use super::run::{Engine, FAILING_KEPT};
 use super::settings::Settings;
+use super::unit::{End, Ended};
 use crate::code::Code;
 use crate::failpoint;
 use crate::redact::Summary;
@@ -174,16 +174,14 @@ impl<S: Store> Engine<S> {
                 self.strand_settled(strand, &key(lease), &outcome.settlement.verdict, lost);
             }
             if lost {
-                self.failing.remove(&row);
+                self.failing.forget(&row);
                 self.report.lost += 1;
                 continue;
             }
             match &outcome.settlement.verdict {
                 Verdict::Retry { .. } => {
                     self.report.retried += 1;
-                    if self.failing.len() < FAILING_KEPT {
-                        self.failing.insert(row, Instant::now());
-                    }
+                    self.failing.note(row);
                     continue;
                 }
                 Verdict::Delivered => {
@@ -202,11 +200,11 @@ impl<S: Store> Engine<S> {
                     }
                 }
             }
-            self.failing.remove(&row);
+            self.failing.forget(&row);
         }
         let has_room = |number: &usize| !self.blocked(&self.lanes[*number]);
-        if (self.left_out_tenants || self.left_out_lanes.iter().any(has_room)) && self.failures == 0 {
-            (self.next_claim, self.have_less) = (now, true);
+        if (self.detour.tenants || self.detour.lanes.iter().any(has_room)) && self.failures == 0 {
+            (self.next_claim, self.detour.has_less) = (now, true);
         }
         self.report.delivered += delivered;
         if delivered > 0 {

@@ -1,14 +1,11 @@
-//! The end of a relay's life, and what it says of itself while it lives.
+//! The end of a relay's life: what waits goes back, what runs may finish.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::health::SinkHealth;
-use super::lane::Lane;
+use super::engine::Engine;
 use super::lease::Stage;
-use super::run::{Engine, FAILING_FOR};
 use super::settle::Outcome;
 use crate::failpoint;
 use crate::store::{Lease, Store};
@@ -89,32 +86,5 @@ impl<S: Store> Engine<S> {
             let turn = self.turn(Instant::now());
             let _ = tokio::time::timeout_at(last_call, turn).await;
         }
-    }
-
-    pub(super) fn note_waiting(&mut self) {
-        self.failing.retain(|_, since| since.elapsed() < FAILING_FOR);
-        let down = |lane: &Lane| lane.circuit.is_open() && !lane.nothing_waits;
-        let waits = !self.held.is_empty() || !self.failing.is_empty() || self.lanes.iter().any(down);
-        self.health.update(|health| match (waits, health.waiting_since) {
-            (true, None) => health.waiting_since = Some(std::time::Instant::now()),
-            (false, Some(_)) => health.waiting_since = None,
-            _ => {}
-        });
-        // When one that is down is tried again changes with every probe.
-        if self.lanes.iter().any(|lane| lane.circuit.is_open()) {
-            self.note_sinks();
-        }
-    }
-
-    pub(super) fn note_sinks(&self) {
-        let sinks = self.lanes.iter().map(|lane| SinkHealth {
-            name: Arc::clone(&lane.name),
-            open_since: lane.circuit.open_since().map(Instant::into_std),
-            probe_at: lane.circuit.probe_at().map(Instant::into_std),
-            last_error: lane.last_error.clone(),
-            deliveries: lane.deliveries.clone(),
-        });
-        let sinks = sinks.collect();
-        self.health.update(|health| health.sinks = sinks);
     }
 }

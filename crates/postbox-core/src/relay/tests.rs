@@ -9,8 +9,8 @@ use crate::dispatcher::{Delivery, DispatchError, Dispatcher};
 use crate::event::Payload;
 use crate::letter::Requirements;
 use crate::relay::Relay;
+use crate::relay::claim::Asked;
 use crate::relay::lease::Stage;
-use crate::relay::run::Asked;
 use crate::store::{
     Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
     StoreErrorKind,
