@@ -24,20 +24,33 @@ const BROKERS: &str =
 
 /// Builds for release, starts the server (PostgreSQL, or MariaDB; SQLite needs none), runs the benchmark.
 pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
-    let (on_sqlite, on_mysql) = (args.contains(&"--sqlite"), args.contains(&"--mysql"));
-    let behind = args.contains(&"--pooler");
-    let args: Vec<&str> = args.iter().copied().filter(|arg| *arg != "--pooler").collect();
-    let mut build = cargo();
-    build.args(["build", "--release", "--package", "postbox-bench"]);
     let with_brokers = name == "sinks" || args.contains(&"--brokers");
-    if !on_sqlite {
+    if !args.contains(&"--sqlite") {
         install::test_needs(with_brokers)?;
-        build.args(["--package", "postbox-cli"]);
     }
+    build(with_brokers)?;
+    measure(name, args, &mut |bench| step(&format!("bench {name}"), bench))
+}
+
+/// Builds the benchmarks and the program for release.
+pub(crate) fn build(with_brokers: bool) -> Result<(), String> {
+    let mut build = cargo();
+    build.args(["build", "--release", "--package", "postbox-bench", "--package", "postbox-cli"]);
     if with_brokers {
         build.args(["--features", BROKERS]);
     }
-    step("cargo build --release", &mut build)?;
+    step("cargo build --release", &mut build)
+}
+
+/// Gives a benchmark that is built to whoever runs it, with the server that it needs.
+pub(crate) fn measure(
+    name: &str,
+    args: &[&str],
+    run: &mut dyn FnMut(&mut Command) -> Result<(), String>,
+) -> Result<(), String> {
+    let (on_sqlite, on_mysql) = (args.contains(&"--sqlite"), args.contains(&"--mysql"));
+    let behind = args.contains(&"--pooler");
+    let args: Vec<&str> = args.iter().copied().filter(|arg| *arg != "--pooler").collect();
     let target = metadata::read()?.target;
     let release = target.join("release");
     let mut bench = Command::new(release.join("postbox-bench"));
@@ -62,5 +75,5 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
             bench.env("POSTBOX_BENCH_POOLER_URL", format!("postgres://postgres@{}/postgres", pooler.addr()));
         }
     }
-    step(&format!("bench {name}"), &mut bench)
+    run(&mut bench)
 }

@@ -6,6 +6,7 @@ mod brokers;
 mod browser;
 mod check;
 mod faults;
+mod figures;
 mod fuzz;
 mod install;
 mod jars;
@@ -28,6 +29,8 @@ The project's own commands.
     cargo xtask bench NAME [ARGS]    build for release and run one benchmark on a private PostgreSQL that syncs,
                                      or with --sqlite on a file; `bench peers` installs what it compares with first,
                                      `bench sinks` and `bench outage --brokers` the brokers
+    cargo xtask bench all [WORD…]    all figures of the book in one run, on a machine that does nothing else: an hour; or those
+                                     whose line has a WORD
     cargo xtask faults [NAME…]       make things fail, scenario by scenario, and print a table; --times N repeats it from other
                                      seeds, --seed N says the first of them, --soak MINUTES is one long storm
     cargo xtask mutants [NAME…]      leave out one rule at a time in a copy of the sources: some test must notice; half an hour
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         ["test"] => test::run(&[]),
         ["test", "--", extra @ ..] => test::run(extra),
         ["services"] => services::run(),
+        ["bench", "all", words @ ..] => figures::run(words),
         ["bench", name, rest @ ..] if !name.starts_with('-') => bench::run(name, rest),
         ["fuzz-api"] => fuzz::run(&[]),
         ["fuzz-api", "--", extra @ ..] => fuzz::run(extra),
