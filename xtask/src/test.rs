@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every test there is, on one private server of each kind.
 
-use std::fs;
+use std::num::NonZero;
+use std::{env, fs, thread};
 
 use postbox_testkit::server::postgres;
 use postbox_testkit::skip::SKIPS_ENV;
@@ -42,6 +43,9 @@ const ALLOWED_SKIPS: &[&str] = &[
     "axe-core could not be fetched",
 ];
 
+/// How many tests of a program run at the same time, as libtest reads it.
+const THREADS: &str = "RUST_TEST_THREADS";
+
 /// The package whose tests need the points of failure built in.
 const PROGRAM: &str = "postbox-cli";
 
@@ -62,6 +66,67 @@ fn features_with_brokers() -> String {
     each.collect::<Vec<_>>().join(",")
 }
 
+/// Tests at the same time, for each core. Most wait: for leases to run out, for servers, for processes.
+const AT_ONCE: usize = 3;
+
+/// One call of `cargo test`.
+struct Part {
+    name: &'static str,
+    args: Vec<String>,
+}
+
+impl Part {
+    fn new(name: &'static str, args: &[&str]) -> Self {
+        Self { name, args: args.iter().map(|arg| (*arg).to_owned()).collect() }
+    }
+}
+
+/// What is tested: all that the caller has chosen; or everything, and then what other features make of some packages.
+fn parts(extra: &[&str]) -> Vec<Part> {
+    // One that fails must not hide what else fails.
+    let mut first = Part::new("cargo test", &["--no-fail-fast"]);
+    first.args.extend(selection(extra));
+    first.args.extend(extra.iter().map(|arg| (*arg).to_owned()));
+    if !extra.is_empty() {
+        return vec![first];
+    }
+    let features = features_with_brokers();
+    // Brokers are features that the program does not have by default. All who have them in one build.
+    let mut brokers =
+        Part::new("cargo test of sinks, consumers, and what is made of them", &["--features", &features]);
+    brokers
+        .args
+        .extend(WITH_BROKERS.iter().flat_map(|(name, _)| ["--package".to_owned(), (*name).to_owned()]));
+    vec![
+        first,
+        // On its own: the program is built and tested as it ships, without this feature.
+        Part::new("cargo test with otel", &["--package", "postbox-core", "--features", "otel", "--lib"]),
+        brokers,
+        // And the program with all of them, with the same librdkafka: to build another takes minutes. In a storm, too, and with
+        // canaries, whose receivers are a webhook's.
+        Part::new(
+            "cargo test of the program and brokers",
+            &[
+                "--package",
+                PROGRAM,
+                "--features",
+                "full,kafka-tls",
+                "--test",
+                "brokers",
+                "--test",
+                "canaries",
+                "--test",
+                "storm",
+            ],
+        ),
+        // And the page of the book that needs one of them and nothing else to install.
+        Part::new(
+            "cargo test of the book on webhooks",
+            &["--package", PROGRAM, "--features", "http", "--test", "book", "webhooks"],
+        ),
+    ]
+}
+
 /// Runs the tests; `extra` goes to `cargo test`.
 pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
     let chosen = chosen(extra);
@@ -77,76 +142,18 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
     let brokers = with_brokers.then(Brokers::start);
     // In the server's folder, which goes away even when we are killed.
     let skips = server.dir().ok_or("the private server has no folder")?.join("skips");
-    let tests = step(
-        "cargo test",
-        cargo()
-            // One that fails must not hide what else fails.
-            .args(["test", "--no-fail-fast"])
-            .args(selection(extra))
-            .args(extra)
-            .env(postgres::URL_ENV, server.url("postgres"))
-            .env(MariaDbServer::URL_ENV, mariadb.urls())
-            .envs(brokers.iter().flat_map(Brokers::variables))
-            .env(SKIPS_ENV, &skips),
-    );
-    // On its own: the program is built and tested as it ships, without this feature.
-    let tests = tests.and_then(|()| match extra {
-        [] => step(
-            "cargo test with otel",
-            cargo().args(["test", "--package", "postbox-core", "--features", "otel", "--lib"]),
-        ),
-        _ => Ok(()),
-    });
-    // Likewise: brokers are features that the program does not have by default. All who have them in one build.
-    let tests = tests.and_then(|()| match extra {
-        [] => step(
-            "cargo test of sinks, consumers, and what is made of them",
-            cargo()
-                .arg("test")
-                .args(WITH_BROKERS.iter().flat_map(|(package, _)| ["--package", package]))
-                .args(["--features", &features_with_brokers()])
-                .env(postgres::URL_ENV, server.url("postgres"))
-                .envs(brokers.iter().flat_map(Brokers::variables))
-                .env(SKIPS_ENV, &skips),
-        ),
-        _ => Ok(()),
-    });
-    // And the program with all of them; in a storm, too, and with canaries, whose receivers are a webhook's.
-    let tests = tests.and_then(|()| match extra {
-        [] => step(
-            "cargo test of the program and brokers",
-            cargo()
-                .args([
-                    "test",
-                    "--package",
-                    PROGRAM,
-                    "--features",
-                    // With the same librdkafka as above: to build another takes minutes.
-                    "full,kafka-tls",
-                    "--test",
-                    "brokers",
-                    "--test",
-                    "canaries",
-                    "--test",
-                    "storm",
-                ])
-                .envs(brokers.iter().flat_map(Brokers::variables))
-                .env(postgres::URL_ENV, server.url("postgres"))
-                .env(SKIPS_ENV, &skips),
-        ),
-        _ => Ok(()),
-    });
-    // And the page of the book that needs one of them and nothing else to install.
-    let tests = tests.and_then(|()| match extra {
-        [] => step(
-            "cargo test of the book on webhooks",
-            cargo()
-                .args(["test", "--package", PROGRAM, "--features", "http", "--test", "book", "webhooks"])
-                .env(postgres::URL_ENV, server.url("postgres"))
-                .env(SKIPS_ENV, &skips),
-        ),
-        _ => Ok(()),
-    });
+    let test = |part: Part| {
+        let mut cargo = cargo();
+        cargo.arg("test").args(part.args);
+        if env::var_os(THREADS).is_none() {
+            let cores = thread::available_parallelism().map_or(1, NonZero::get);
+            cargo.env(THREADS, (AT_ONCE * cores).to_string());
+        }
+        let urls = [(postgres::URL_ENV, server.url("postgres")), (MariaDbServer::URL_ENV, mariadb.urls())];
+        cargo.envs(urls).envs(brokers.iter().flat_map(Brokers::variables)).env(SKIPS_ENV, &skips);
+        step(part.name, &mut cargo)
+    };
+    let tests = parts(extra).into_iter().try_for_each(test);
     let skipped = not_allowed(&fs::read_to_string(&skips).unwrap_or_default());
     drop((server, mariadb, brokers));
     for skip in &skipped {
@@ -199,7 +206,7 @@ fn is_allowed(note: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{features_with_brokers, not_allowed, selection};
+    use super::{features_with_brokers, not_allowed, parts, selection};
 
     #[test]
     fn what_needs_openssl_is_tested_with_the_brokers() {
@@ -217,6 +224,14 @@ mod tests {
         assert!(selection(&["-p", "postbox-core"]).is_empty());
         assert!(selection(&["--package=postbox-core", "name"]).is_empty());
         assert_eq!(selection(&["-p", "postbox-core", "-p", "postbox-cli"]), all[1..]);
+    }
+
+    #[test]
+    fn what_the_caller_names_is_tested_alone() {
+        let [part] =
+            parts(&["-p", "postbox-core", "lease"]).try_into().unwrap_or_else(|_| panic!("one part"));
+        assert_eq!(part.args, ["--no-fail-fast", "-p", "postbox-core", "lease"]);
+        assert_eq!(parts(&[]).len(), 5);
     }
 
     #[test]
