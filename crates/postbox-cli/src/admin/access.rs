@@ -1,10 +1,13 @@
 //! Who may do what: tokens, sessions, and the names that browsers may call this server by.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use postbox_core::Code;
@@ -64,6 +67,18 @@ impl Who {
             return self.name.clone();
         }
         format!("{} ({})", self.name, self.role.as_str())
+    }
+}
+
+/// Who asks, as the audit log names them. The guard lets nobody through who is nobody.
+pub(super) struct By(pub(super) String);
+
+impl<S: Sync> FromRequestParts<S> for By {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        let who = parts.extensions.get::<Option<Who>>().and_then(Option::as_ref);
+        Ok(Self(who.map_or_else(|| "unknown".to_owned(), Who::label)))
     }
 }
 

@@ -1,18 +1,18 @@
 //! Dead events: by cause, counted, listed; replayed and discarded by filter, after a preview.
 
-use axum::Extension;
+use std::time::{Duration, Instant};
+
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
 use postbox_core::{Browse as _, DeadCause, DeadFilter, DeadLetters as _, EventStatus};
 use serde_json::{Value, json};
 
-use super::access::Who;
+use super::access::By;
 use super::answer::{Answer, Refusal, exact, ok, with_status};
 use super::fields::{DEAD_FILTER, Fields};
 use super::jobs::{Kind, Plan};
 use super::table::{Command, Table};
-use super::tables::label;
 use super::{Admin, Shared};
 use crate::cmd::chosen::{Chosen, MOST_CAUSES, cause_id};
 
@@ -194,33 +194,23 @@ pub(super) async fn preview(State(admin): Shared, Path(id): Path<String>, uri: U
 }
 
 /// Gives dead events all their attempts again.
-pub(super) async fn replay(
-    State(admin): Shared,
-    Path(id): Path<String>,
-    Extension(who): Extension<Option<Who>>,
-    body: Body,
-) -> Answer {
+pub(super) async fn replay(State(admin): Shared, Path(id): Path<String>, By(who): By, body: Body) -> Answer {
     let fields = Fields::of_body(body, &[&DEAD_FILTER, &CHOICE, &CHANGE, &["event_ids"]]).await?;
-    start(&admin, &id, who.as_ref(), Kind::ReplayDead, &fields).await
+    start(&admin, &id, who, Kind::ReplayDead, &fields).await
 }
 
 /// Deletes dead events for good.
-pub(super) async fn discard(
-    State(admin): Shared,
-    Path(id): Path<String>,
-    Extension(who): Extension<Option<Who>>,
-    body: Body,
-) -> Answer {
+pub(super) async fn discard(State(admin): Shared, Path(id): Path<String>, By(who): By, body: Body) -> Answer {
     let fields = Fields::of_body(body, &[&DEAD_FILTER, &["all", "rows", "confirm", "event_ids"]]).await?;
-    start(&admin, &id, who.as_ref(), Kind::DiscardDead, &fields).await
+    start(&admin, &id, who, Kind::DiscardDead, &fields).await
 }
 
 /// What is asked of every change of many rows.
 pub(super) struct Agreed {
-    pub(super) rows: u64,
-    pub(super) first: Option<u64>,
-    pub(super) rate: Option<f64>,
-    pub(super) watch: u64,
+    rows: u64,
+    first: Option<u64>,
+    rate: Option<f64>,
+    watch: u64,
 }
 
 impl Agreed {
@@ -244,36 +234,39 @@ impl Agreed {
         Ok(Self { rows, first, rate: fields.rate()?, watch })
     }
 
-    /// How many to change of those that are there.
-    pub(super) fn rows_of(&self, matched: u64) -> Result<u64, Refusal> {
+    /// What is to be done with those that are there.
+    pub(super) fn plan(
+        &self,
+        kind: Kind,
+        who: String,
+        what: String,
+        command: Command,
+        matched: u64,
+    ) -> Result<Plan, Refusal> {
         let rows = matched.min(self.rows).min(self.first.unwrap_or(u64::MAX));
-        if rows == 0 { Err(Refusal::conflict("nothing matches, or not any more")) } else { Ok(rows) }
+        if rows == 0 {
+            return Err(Refusal::conflict("nothing matches, or not any more"));
+        }
+        let command = command.flag("first", self.first).flag("rate", self.rate.map(pace)).line();
+        let (rate, watch) = (self.rate, Duration::from_secs(self.watch));
+        Ok(Plan { kind, who, what, command, rows, rate, watch })
     }
 }
 
 /// A rate as the program takes it, which is whole.
-pub(super) fn pace(rate: f64) -> String {
+fn pace(rate: f64) -> String {
     if rate >= 1.0 { format!("{rate:.0}/s") } else { format!("{:.0}/m", (rate * 60.0).max(1.0)) }
 }
 
-async fn start(admin: &Admin, id: &str, who: Option<&Who>, kind: Kind, fields: &Fields) -> Answer {
+async fn start(admin: &Admin, id: &str, who: String, kind: Kind, fields: &Fields) -> Answer {
     let table = admin.table(id)?;
     let agreed = Agreed::of(table, fields)?;
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let chosen = chosen_of(table, fields, "event_ids").await?;
-    let rows = agreed.rows_of(count_of(table, &chosen).await?)?;
+    let matched = count_of(table, &chosen).await?;
     let words = if kind == Kind::DiscardDead { "dead discard" } else { "dead replay" };
     let command = command(table, words, fields, &chosen)?;
-    let command = command.flag("first", agreed.first).flag("rate", agreed.rate.map(pace)).line();
-    let plan = Plan {
-        kind,
-        who: label(who),
-        what: chosen.describe(),
-        command,
-        rows,
-        rate: agreed.rate,
-        watch: std::time::Duration::from_secs(agreed.watch),
-    };
+    let plan = agreed.plan(kind, who, chosen.describe(), command, matched)?;
     let job = admin.jobs.start(table, plan, super::run::Work::Dead(chosen, began))?;
     Ok(with_status(StatusCode::ACCEPTED, &job))
 }

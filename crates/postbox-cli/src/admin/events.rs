@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::Uri;
@@ -17,11 +16,10 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use super::Shared;
-use super::access::Who;
+use super::access::By;
 use super::answer::{Answer, Refusal, exact, ok, time};
 use super::fields::{Fields, event_id};
 use super::table::Table;
-use super::tables::label;
 
 const FILTER: [&str; 7] = ["topic", "tenant", "aggregate_type", "aggregate_id", "status", "error", "since"];
 
@@ -128,11 +126,11 @@ fn texts(headers: &Json) -> BTreeMap<String, String> {
 pub(super) async fn payload(
     State(admin): Shared,
     Path((id, event)): Path<(String, String)>,
-    Extension(who): Extension<Option<Who>>,
+    By(who): By,
 ) -> Answer {
     let table = admin.table(&id)?;
     let event = find(table, event_id(&event)?, true).await?;
-    let (event_id, who) = (event.summary.event_id, label(who.as_ref()));
+    let event_id = event.summary.event_id;
     let what = json!({ "event_id": event_id });
     let logged = match table.ask(async { Ok(table.admin.note(&who, "show_payload", &what).await) }).await? {
         Ok(()) => true,
@@ -162,12 +160,12 @@ pub(super) async fn payload(
 pub(super) async fn replay(
     State(admin): Shared,
     Path((id, event)): Path<(String, String)>,
-    Extension(who): Extension<Option<Who>>,
+    By(who): By,
     body: Body,
 ) -> Answer {
     let table = admin.table(&id)?;
     Fields::of_body(body, &[]).await?;
-    let (event, who) = (event_id(&event)?, label(who.as_ref()));
+    let event = event_id(&event)?;
     let was = find(table, event, false).await?.summary.status;
     let replayed = match was {
         EventStatus::Dead => table.ask(table.admin.replay(event, &who)).await?,

@@ -1,6 +1,5 @@
 //! Published events, delivered once more by the time of their publication.
 
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
@@ -9,14 +8,13 @@ use serde_json::json;
 use time::OffsetDateTime;
 
 use super::Shared;
-use super::access::Who;
+use super::access::By;
 use super::answer::{Answer, Refusal, ok, time, with_status};
-use super::dead::{Agreed, pace};
+use super::dead::Agreed;
 use super::fields::Fields;
-use super::jobs::{Kind, Plan};
+use super::jobs::Kind;
 use super::run::Work;
 use super::table::{Command, Table};
-use super::tables::label;
 
 const WHICH: [&str; 4] = ["since", "until", "topic", "first"];
 
@@ -84,28 +82,13 @@ pub(super) async fn preview(State(admin): Shared, Path(id): Path<String>, uri: U
 }
 
 /// Has them delivered once more.
-pub(super) async fn replay(
-    State(admin): Shared,
-    Path(id): Path<String>,
-    Extension(who): Extension<Option<Who>>,
-    body: Body,
-) -> Answer {
+pub(super) async fn replay(State(admin): Shared, Path(id): Path<String>, By(who): By, body: Body) -> Answer {
     let fields = Fields::of_body(body, &[&WHICH, &["rows", "rate", "watch", "confirm"]]).await?;
     let table = admin.table(&id)?;
     let agreed = Agreed::of(table, &fields)?;
     let range = Range::of(table, &fields).await?;
     let matched = table.ask(table.admin.count_published(&range.published())).await?;
-    let rows = agreed.rows_of(matched)?;
-    let rate = agreed.rate.map(pace);
-    let plan = Plan {
-        kind: Kind::ReplayPublished,
-        who: label(who.as_ref()),
-        what: range.describe(),
-        command: range.command(table).flag("first", agreed.first).flag("rate", rate).line(),
-        rows,
-        rate: agreed.rate,
-        watch: std::time::Duration::from_secs(agreed.watch),
-    };
+    let plan = agreed.plan(Kind::ReplayPublished, who, range.describe(), range.command(table), matched)?;
     let job = admin.jobs.start(table, plan, Work::Published(range.published()))?;
     Ok(with_status(StatusCode::ACCEPTED, &job))
 }

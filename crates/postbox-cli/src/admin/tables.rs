@@ -1,6 +1,5 @@
 //! Tables: what there are, how they are, pause and resume, and what waits, came in and was done.
 
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
@@ -13,7 +12,7 @@ use postbox_core::{
 use serde_json::{Value, json};
 
 use super::Shared;
-use super::access::Who;
+use super::access::By;
 use super::answer::{Answer, Refusal, json_text, ok, time};
 use super::fields::Fields;
 use super::overview;
@@ -61,16 +60,10 @@ pub(super) async fn history(State(admin): Shared, Path(id): Path<String>) -> Ans
 }
 
 /// Stops delivery.
-pub(super) async fn pause(
-    State(admin): Shared,
-    Path(id): Path<String>,
-    Extension(who): Extension<Option<Who>>,
-    body: Body,
-) -> Answer {
+pub(super) async fn pause(State(admin): Shared, Path(id): Path<String>, By(who): By, body: Body) -> Answer {
     let table = admin.table(&id)?;
     let fields = Fields::of_body(body, &[&["reason"]]).await?;
     let reason = fields.text("reason")?.unwrap_or_default();
-    let who = label(who.as_ref());
     let change = async {
         let changed = table.admin.pause(&who, &reason).await?;
         Ok((changed, table.admin.relay().await?))
@@ -81,23 +74,12 @@ pub(super) async fn pause(
 }
 
 /// Starts it again.
-pub(super) async fn resume(
-    State(admin): Shared,
-    Path(id): Path<String>,
-    Extension(who): Extension<Option<Who>>,
-    body: Body,
-) -> Answer {
+pub(super) async fn resume(State(admin): Shared, Path(id): Path<String>, By(who): By, body: Body) -> Answer {
     let table = admin.table(&id)?;
     Fields::of_body(body, &[]).await?;
-    let who = label(who.as_ref());
     let changed = table.ask(table.admin.resume(&who)).await?;
     admin.pulse.look();
     Ok(ok(&json!({ "id": table.id, "changed": changed, "paused": null })))
-}
-
-/// For the audit log. The guard lets nobody through who is nobody.
-pub(super) fn label(who: Option<&Who>) -> String {
-    who.map_or_else(|| "unknown".to_owned(), Who::label)
 }
 
 /// Aggregates that wait behind a dead event.

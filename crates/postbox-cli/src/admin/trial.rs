@@ -1,6 +1,5 @@
 //! An event for trying: it goes the way that all events of the table go, and its page shows how far it came.
 
-use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -9,27 +8,20 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::Shared;
-use super::access::Who;
+use super::access::By;
 use super::answer::{Answer, Refusal, with_status};
 use super::fields::Fields;
-use super::tables::label;
 use crate::cmd::enqueue::enqueue;
 
 /// The topic where the request names none.
 const TOPIC: &str = "postbox.test.v1";
 
 /// Writes it.
-pub(super) async fn write(
-    State(admin): Shared,
-    Path(id): Path<String>,
-    Extension(who): Extension<Option<Who>>,
-    body: Body,
-) -> Answer {
+pub(super) async fn write(State(admin): Shared, Path(id): Path<String>, By(who): By, body: Body) -> Answer {
     let table = admin.table(&id)?;
     let fields = Fields::of_body(body, &[&["topic"]]).await?;
     let topic = fields.text("topic")?.unwrap_or_else(|| TOPIC.to_owned());
     let topic = Topic::parse(topic).map_err(|error| Refusal::request(error.to_string()))?;
-    let who = label(who.as_ref());
     let payload = json!({ "test": true, "by": who });
     let command = table
         .command("enqueue")

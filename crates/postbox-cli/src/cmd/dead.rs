@@ -7,7 +7,7 @@ use postbox_core::{
 };
 use serde_json::{Value, json};
 
-use super::chosen::{MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with_cause};
+use super::chosen::{Chosen, MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with_cause};
 use super::replay::{self, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
 use crate::ask::{Change, Progress};
@@ -121,6 +121,20 @@ pub(crate) fn show(call: &Call<'_>) -> Result<Exit, Failure> {
     super::events::show_if(call, |status| status == EventStatus::Dead, "is not dead")
 }
 
+/// Which events are meant, and how many they are.
+async fn counted_choice(
+    call: &Call<'_>,
+    store: &(impl DeadLetters + Browse),
+    table: &TableName,
+) -> Result<(Chosen, u64), Failure> {
+    let asked = async {
+        let chosen = chosen(call, store, table).await?;
+        let count = chosen.count(store).await.map_err(|error| Problem::about(table, &error))?;
+        Ok((chosen, count))
+    };
+    within_patience(asked).await
+}
+
 /// Gives dead events all their attempts again.
 pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
     let table = named_table(&call.config)?;
@@ -130,12 +144,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
         let began = Instant::now();
-        let asked = async {
-            let chosen = chosen(call, &store, &table).await?;
-            let count = chosen.count(&store).await.map_err(|error| Problem::about(&table, &error))?;
-            Ok((chosen, count))
-        };
-        let (chosen, count) = within_patience(asked).await?;
+        let (chosen, count) = counted_choice(call, &store, &table).await?;
         let rows = pace.first.map_or(count, |first| count.min(first));
         if rows == 0 {
             return chosen.nothing(call, &table, "replayed");
@@ -166,12 +175,7 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
         let began = Instant::now();
-        let asked = async {
-            let chosen = chosen(call, &store, &table).await?;
-            let count = chosen.count(&store).await.map_err(|error| Problem::about(&table, &error))?;
-            Ok((chosen, count))
-        };
-        let (chosen, rows) = within_patience(asked).await?;
+        let (chosen, rows) = counted_choice(call, &store, &table).await?;
         if rows == 0 {
             return chosen.nothing(call, &table, "discarded");
         }
