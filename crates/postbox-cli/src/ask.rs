@@ -42,7 +42,7 @@ pub(crate) fn sure(verb: &str, what: &str, database: &Database, yes: bool) -> Re
     }
     let mut input = std::io::stdin().lock();
     if !input.is_terminal() {
-        let message = format!("to {verb} {what} needs a yes, and there is no terminal to ask on");
+        let message = format!("cannot ask whether to {verb} {what}: there is no terminal");
         return Err(Problem::new(Code::ConfigMissing, message).next("pass --yes").into());
     }
     let (name, local) = database.name();

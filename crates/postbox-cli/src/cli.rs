@@ -288,7 +288,7 @@ fn pause() -> Command {
     Command::new("pause")
         .about("Stops delivery of a table in every relay, until resume; outlives restarts")
         .args(args_for(&["database_url", "relay.tables"]))
-        .arg(option("reason", "TEXT", "Why, for the others").default_value(""))
+        .arg(option("reason", "TEXT", "Why, for others to read").default_value(""))
 }
 
 fn resume() -> Command {
@@ -299,7 +299,7 @@ fn resume() -> Command {
 
 fn enqueue() -> Command {
     Command::new("enqueue")
-        .about("Writes one event in a transaction of its own, for trying")
+        .about("Writes one event in a transaction of its own, to try things out")
         .after_help(
             "Services enqueue in the transaction that writes their data; that is what an outbox is for.\n\n\
              postbox enqueue --table public.org_outbox --topic org.organization.created.v1 --payload '{\"name\":\"Acme\"}'",
@@ -311,11 +311,11 @@ fn enqueue() -> Command {
                 .required(true)
                 .allow_hyphen_values(true),
         )
-        .arg(option("event-id", "UUID", "Its identity; a repeated one is enqueued only once"))
+        .arg(option("event-id", "UUID", "Its id; enqueueing the same id again writes nothing"))
         .arg(option("tenant", "TENANT", "Whose event it is: a UUID, or a name"))
-        .arg(option("aggregate", "TYPE/ID", "What it is about, such as organization/42"))
+        .arg(option("aggregate", "TYPE/ID", "What the event is about, such as organization/42"))
         .arg(option("header", "NAME=VALUE", "A header; may be repeated").action(ArgAction::Append))
-        .arg(option("delay", "DURATION", "Not to be delivered before this long from now, such as 5s"))
+        .arg(option("delay", "DURATION", "How long to wait before it is delivered, such as 5s"))
 }
 
 fn config() -> Command {
@@ -334,16 +334,16 @@ fn config() -> Command {
 
 fn demo() -> Command {
     Command::new("demo")
-        .about("Shows a shop, its outbox and its relay at work, and that nothing gets lost; needs nothing installed")
+        .about("Runs a shop, its outbox and its relay, and shows that nothing gets lost; needs nothing installed")
         .after_help(
-            "On a terminal a live view: k kills the relay, f fails the sink and mends it, q ends (so do Esc and Ctrl-C).\n\
-             Elsewhere a line a second, and the same trouble by itself. With --json the account alone.\n\n\
+            "On a terminal it is a live view: k kills the relay, f fails the sink and mends it, q ends (so do Esc and Ctrl-C).\n\
+             Elsewhere it prints a line a second, and makes the same trouble by itself. With --json it prints the account alone.\n\n\
              The account compares what the shop and the warehouse remember with what the database says. Exits with 0 only\n\
-             if every order that was written was delivered or is dead, and no other; with 130 if it was ended by a second\n\
-             Ctrl-C. It keeps its file in TMPDIR while it runs, and ends by itself after two million orders.",
+             if every order that was written was delivered or is dead, and no other was; with 130 if a second Ctrl-C ended it.\n\
+             It keeps its file in TMPDIR while it runs, and ends by itself after two million orders.",
         )
         .args([
-            Arg::new("for").long("for").value_name("DURATION").help("Ends by itself after this long, such as 10s; else when it is told to"),
+            Arg::new("for").long("for").value_name("DURATION").help("Ends by itself after this long, such as 10s"),
             Arg::new("rate").long("rate").value_name("N").default_value("50").help("Orders per second, 1 to 1000"),
         ])
 }
@@ -361,7 +361,7 @@ fn demo_wanted(matches: &ArgMatches, json: bool) -> Result<cmd::demo::Wanted, Fa
 
 fn explain() -> Command {
     Command::new("explain").about("Says what an error code means and what to do about it").arg(
-        Arg::new("code").value_name("CODE").help("The code, such as OUTBOX_TABLE_MISSING; none lists all"),
+        Arg::new("code").value_name("CODE").help("The code, such as OUTBOX_TABLE_MISSING; without one, lists all"),
     )
 }
 

@@ -64,7 +64,7 @@ fn only(mut tables: Vec<TableName>) -> Result<TableName, Failure> {
     match (tables.len(), tables.pop()) {
         (1, Some(table)) => Ok(table),
         (count, _) => {
-            let message = format!("this is about one table, {count} are named");
+            let message = format!("this command works on one table, and {count} are named");
             Err(Problem::new(Code::ConfigInvalid, message).next("give --table once").into())
         }
     }

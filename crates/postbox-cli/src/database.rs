@@ -116,7 +116,7 @@ impl Database {
         if error.code() != Code::DatabaseFile || !self.is_missing_file() {
             return problem;
         }
-        let problem = problem.next("make it: postbox migrate up --table <name>");
+        let problem = problem.next("make it: postbox migrate up --table <name>; its directory must exist");
         if self.by_default {
             problem.after("no database is named, so this file is meant").next(
                 "name one: DATABASE_URL=postgres://…, or make the file: postbox migrate up --table <name>",

@@ -16,7 +16,7 @@ const COMMANDS: &str = "\
 # Commands
 
 Flags that are settings (`--database-url`, `--table`, …) are described in [Configuration](configuration.md); the others are
-below. `--json` prints results, and errors, as JSON. What changes a table for good needs it named by `--table`, not by a file or a variable.
+below. `--json` prints results and errors as JSON. Commands that change events need the table named by `--table`, not by a file or a variable.
 
 | exit code | meaning |
 | --- | --- |
@@ -45,7 +45,7 @@ const METRICS_PAGE: &str = "\
 
 # Metrics
 
-At `PROMETHEUS_METRICS_PATH` and `/metrics` of `OUTBOX_LISTEN`; in a library through the `metrics` facade. `OUTBOX_METRICS_PREFIX`
+Served at `PROMETHEUS_METRICS_PATH` and `/metrics` of `OUTBOX_LISTEN`; in the library through the `metrics` facade. `OUTBOX_METRICS_PREFIX`
 replaces `outbox`. No label ever holds a tenant, an event id or a sequence; topics beyond `OUTBOX_MAX_TOPIC_LABELS` share `other`.
 
 With [several databases](../databases.md) (`[[database]]`, or `Postboxes` in Rust) every metric also has the label `database`, before `table`.

@@ -191,7 +191,7 @@ fn lists<S: Story>(place: &S) {
 
 fn forgets<S: Story>(place: &S) {
     for (words, code, says) in [
-        ("inbox forget --yes", "OUTBOX_CONFIG_MISSING", "which messages is not said"),
+        ("inbox forget --yes", "OUTBOX_CONFIG_MISSING", "it is not said which messages"),
         ("inbox forget --all --consumer mail --yes", "OUTBOX_CONFIG_INVALID", "exclude each other"),
         ("inbox forget --consumer mail", "OUTBOX_CONFIG_MISSING", "3 rows in"),
     ] {

@@ -53,7 +53,7 @@ codes! {
         "A field of the event holds a value that cannot be stored.",
         "Correct the field that the message names.";
     TableNameInvalid = "OUTBOX_TABLE_NAME_INVALID",
-        "The table name is not of the form `[schema.]table`, of lower case letters, digits and underscores, each part at most 42 long.",
+        "The table name does not have the form `[schema.]table`, of lower case letters, digits and underscores, each part at most 42 long.",
         "Choose a lower case name, such as public.org_outbox.";
     TableMissing = "OUTBOX_TABLE_MISSING",
         "The table does not exist in this database.",
@@ -62,14 +62,14 @@ codes! {
         "The table exists but its columns are not those of an outbox table.",
         "Correct the columns that the message names, or use another table name.";
     HistoryMissing = "OUTBOX_HISTORY_MISSING",
-        "Published events are to be moved to a history that the table does not have, or that is not as the table is.",
+        "Published events are to be moved to a history that the table does not have, or that lacks columns of the table.",
         "Make it with `postbox migrate up --history move --table <name>`, or set history to keep or none.";
     IdempotencyMissing = "OUTBOX_IDEMPOTENCY_MISSING",
-        "The table that remembers calls by their idempotency keys is not there, or not as it must be.",
+        "The table of calls by idempotency key does not exist, or has other columns than it needs.",
         "Make it with `postbox migrate up --idempotency --table <name>`, where the name is that of the outbox.";
     IdempotencyLost = "OUTBOX_IDEMPOTENCY_LOST",
         "A call by an idempotency key took longer than its lease, and another one took it over.",
-        "Nothing of the slow one was stored; its caller asks again and gets the answer of the other.";
+        "Nothing of the slow call was stored; its caller asks again and gets the answer of the other.";
     ColumnMissing = "OUTBOX_COLUMN_MISSING",
         "The event, or a setting, needs a column that this table does not have.",
         "Run `postbox migrate up` on the table, or leave the field or the setting out.";
@@ -101,14 +101,14 @@ codes! {
         "The database can be read but not written.",
         "Allow the user to write the file and its directory, or open it without mode=ro.";
     DatabaseLocked = "OUTBOX_DB_LOCKED",
-        "Another connection held the database's write lock all the time.",
+        "Another connection held the database's write lock for too long.",
         "Find the transaction that does not end; the operation is tried again.";
     DiskFull = "OUTBOX_DISK_FULL",
         "The disk is full, or the database has reached its largest size.",
         "Make room; delivery goes on by itself.";
     DatabaseError = "OUTBOX_DB_ERROR",
         "The database answered with an error.",
-        "The message holds the database's own words; the operation is tried again where that can help.";
+        "The message has the database's own words; the operation is tried again where that can help.";
     StrategyMismatch = "OUTBOX_STRATEGY_MISMATCH",
         "Another relay works on this table with a different claim strategy.",
         "Give all relays of a table the same `claim` setting, or stop the other relay first.";
@@ -123,7 +123,7 @@ codes! {
         "Set OUTBOX_DIRECT_URL to the address of the database itself; a bare table can also be migrated, or shared with `single_active = false`, and a writer can use `Outbox::unprepared`.";
     Exhausted = "OUTBOX_EXHAUSTED",
         "The event used up its attempts without an answer: its process died each time, or the limit was lowered.",
-        "Find out what its handler did to the process, then replay the event.";
+        "Find out why its handler ends the process, then replay the event.";
     Undecodable = "OUTBOX_UNDECODABLE",
         "The row cannot be read as an event.",
         "Correct the row's headers or topic with SQL, then replay the event.";
@@ -135,10 +135,10 @@ codes! {
         "Make the handler or sink answer sooner, or raise dispatch_timeout and lock_ttl together.";
     Panicked = "OUTBOX_PANIC",
         "The dispatcher panicked.",
-        "Mend the panic; the event is tried again like after any other error.";
+        "Mend the panic; the event is tried again, as after any other error.";
     DispatchFailed = "OUTBOX_DISPATCH_FAILED",
         "The dispatcher answered with an error.",
-        "The message holds its words; the event is tried again.";
+        "The message has the error; the event is tried again.";
     Rejected = "OUTBOX_REJECTED",
         "The dispatcher said that this event can never be delivered.",
         "Correct the cause that the message names, then replay the event.";
@@ -146,14 +146,14 @@ codes! {
         "The destination is down; its events wait and spend no attempt.",
         "Bring the destination back; delivery goes on by itself.";
     PayloadUndecodable = "OUTBOX_PAYLOAD_UNDECODABLE",
-        "The payload does not have the shape that the handler's type asks for.",
+        "The payload does not fit the type that the handler asks for.",
         "Correct the type or give the new shape a new topic version, then replay the event.";
     NoSubscribers = "EVENTBUS_NO_SUBSCRIBERS",
         "No handler is registered for the event's topic.",
         "Register a handler, or route the topic to another destination; the event is tried again.";
     HandlerFailed = "EVENTBUS_HANDLER_FAILED",
         "One or more handlers of the event failed.",
-        "The message holds the errors of all of them; the event is tried again.";
+        "The message has the errors of all of them; the event is tried again.";
     DuplicateHandler = "EVENTBUS_DUPLICATE_HANDLER",
         "A handler was registered as the only one for its events, and it is not.",
         "Remove one of the handlers, or register all of them with `on`.";
@@ -162,28 +162,28 @@ codes! {
         "Correct the cause that the message names.";
     RolledBack = "OUTBOX_TX_ROLLED_BACK",
         "The transaction was rolled back, and none of its events exist.",
-        "Find the statement that failed before the commit, or whose error was ignored; the message holds the database's own words.";
+        "Find the statement that failed before the commit, or whose error was ignored; the message has the database's own words.";
     CommitUnknown = "OUTBOX_COMMIT_UNKNOWN",
         "The answer to a commit was lost, so the transaction may have been committed or not.",
-        "Look for its data before you do it again; events with the same event_id are not doubled.";
+        "Look for its data before you repeat it; events with the same event_id are not doubled.";
     NoTransaction = "OUTBOX_NO_TX",
         "The connection has no open transaction: an event would exist without the data, or the data without it.",
         "Enqueue and record within the driver's own transaction; with diesel-async, in the closure of `conn.transaction`.";
     TransactionAborted = "OUTBOX_TX_ABORTED",
-        "An earlier statement of the transaction failed and its error was ignored, so that nothing more can be done in it.",
+        "An earlier statement of the transaction failed and its error was ignored, so nothing more can be done in it.",
         "Roll the transaction back, and find the statement that failed first.";
     TransactionConflict = "OUTBOX_TX_CONFLICT",
         "Another transaction got in the way: under REPEATABLE READ one that recorded the same message, or one that holds a lock.",
-        "Roll back and do the whole transaction again; under READ COMMITTED it would have waited instead.";
+        "Roll back and repeat the whole transaction; under READ COMMITTED it would have waited instead.";
     InboxMissing = "OUTBOX_INBOX_MISSING",
-        "The module has no inbox, or what stands in its place is none.",
+        "The module has no inbox, or a table of that name is not an inbox.",
         "Make it with `postbox migrate up --inbox --table <name>`, where the name is that of the module's outbox.";
     MessageMissing = "OUTBOX_MESSAGE_MISSING",
         "The inbox does not remember such a message.",
         "Look for it with `postbox inbox list`; what was recorded long ago is cleaned away.";
     MessageIdInvalid = "OUTBOX_MESSAGE_ID_INVALID",
         "The id of a message is empty, too long, or holds a control character.",
-        "Take what its producer knows it by: the header event_id, source and id of CloudEvents, or another id of at most 1024 bytes.";
+        "Use the id that its producer gives it: the header event_id, source and id of CloudEvents, or another id of at most 1024 bytes.";
     ConsumerInvalid = "OUTBOX_CONSUMER_INVALID",
         "The name of a consumer is empty, too long, or holds a character that it may not.",
         "Use at most 127 lower case letters, digits, dots, hyphens and underscores, with a letter or digit in front.";
@@ -215,7 +215,7 @@ codes! {
         "No outbox table is named.",
         "Pass --table with its name (on PostgreSQL such as public.org_outbox), or set OUTBOX_RELAY_TABLES.";
     AdminUnauthorized = "OUTBOX_ADMIN_UNAUTHORIZED",
-        "The admin API was asked without a token, or with one that it does not know.",
+        "The admin API was called without a token, or with an unknown one.",
         "Log in, or send a token of the configuration: Authorization: Bearer <token>.";
     AdminForbidden = "OUTBOX_ADMIN_FORBIDDEN",
         "The token may look but not change.",
@@ -224,10 +224,10 @@ codes! {
         "The admin API runs in read-only mode and refuses every change.",
         "Use the command that the dashboard shows, or start the relay without admin.read_only.";
     AdminCsrf = "OUTBOX_ADMIN_CSRF",
-        "A change came from another site, or without the header that proves that it does not.",
+        "A change came from another site, or without the header that proves that it did not.",
         "Send the header x-postbox-csrf with the value that /api/v1/session answers, or a bearer token.";
     AdminHost = "OUTBOX_ADMIN_HOST",
-        "The admin API was called by a name that it is not known by.",
+        "The admin API was called by a host name that is not in admin.hosts.",
         "Call it by its address or as localhost, or add the name to admin.hosts.";
     AdminRequest = "OUTBOX_ADMIN_REQUEST",
         "The admin API cannot understand the request.",
@@ -236,44 +236,44 @@ codes! {
         "The admin API has no such page, table, sink or job.",
         "Look at /api/v1/tables, /api/v1/sinks and /api/v1/jobs, or at /api/v1/openapi.json.";
     AdminConflict = "OUTBOX_ADMIN_CONFLICT",
-        "What is to be changed is not, or not any more, as the request says.",
+        "What is to be changed is not (or no longer) as the request says.",
         "Look at the preview again, and repeat the change with what it says.";
     AdminBusy = "OUTBOX_ADMIN_BUSY",
-        "The admin API does as much as it may at a time.",
+        "The admin API has as many requests or jobs in hand as it may.",
         "Try again in a moment, close dashboards that nobody looks at, or wait for the jobs that run.";
     MigrationInterrupted = "OUTBOX_MIGRATION_BUSY",
         "The migration could not get a short lock on the table in time.",
         "Run it again: it goes on where it stopped. A long transaction on the table holds it up.";
     // What `postbox doctor` finds. A finding is no error: something works worse than it could, or will not work for long.
     TableBare = "OUTBOX_TABLE_BARE",
-        "The table has only the standard columns, so that much of what a relay and an operator can do is off.",
+        "The table has only the standard columns, so much of what a relay and an operator can do is off.",
         "Run `postbox migrate up --table <name>`; it adds columns and indexes without a rewrite or a long lock.";
     SchemaDrift = "OUTBOX_SCHEMA_DRIFT",
-        "The table, or what belongs to it, is not as this version makes it.",
+        "The table, or what belongs to it, differs from what this version makes.",
         "Look at the difference with `postbox migrate up --dry-run --table <name>`, then run it without --dry-run.";
     IndexMissing = "OUTBOX_INDEX_MISSING",
         "An index of the table is not there: claims, counts or the cleaner read the whole table instead.",
-        "Run `postbox migrate up --table <name>`; it builds the index without stopping anybody.";
+        "Run `postbox migrate up --table <name>`; it builds the index without blocking writers.";
     IndexInvalid = "OUTBOX_INDEX_INVALID",
         "An index is left over from a build that was interrupted: it costs every write and serves no read.",
         "Run `postbox migrate up --table <name>`; it drops the index and builds it again.";
     IndexUnused = "OUTBOX_INDEX_UNUSED",
         "A large index has not been used since the server's statistics began, and every write pays for it.",
-        "Find out whether something seldom needs it, on a standby too; else DROP INDEX CONCURRENTLY it.";
+        "Find out whether something needs it now and then, on a standby too; if not, DROP INDEX CONCURRENTLY.";
     TableBloated = "OUTBOX_TABLE_BLOATED",
         "The table holds many dead row versions: reads pass over them, and the file grows.",
-        "Find who keeps vacuum from removing them (OUTBOX_TX_OPEN, OUTBOX_SNAPSHOT_HELD), then VACUUM the table; the book has a runbook, Table too big.";
+        "Find out what keeps vacuum from removing them (OUTBOX_TX_OPEN, OUTBOX_SNAPSHOT_HELD), then VACUUM the table; the book has a runbook, Table too big.";
     AutovacuumOff = "OUTBOX_AUTOVACUUM_OFF",
         "Autovacuum is off for the table or the server, and an outbox makes a dead row version of every event.",
         "Switch it on: ALTER TABLE … RESET (autovacuum_enabled), or autovacuum = on for the server.";
     TransactionOpen = "OUTBOX_TX_OPEN",
-        "A transaction has been open for long: vacuum cannot remove what is newer than it, and claims get slow.",
+        "A transaction has been open for long: vacuum cannot remove row versions that died since, and claims get slow.",
         "End it, and find out which program leaves transactions open; idle_in_transaction_session_timeout ends those that only wait.";
     SnapshotHeld = "OUTBOX_SNAPSHOT_HELD",
-        "A replication slot or a standby holds back an old snapshot: vacuum cannot remove what is newer than it.",
+        "A replication slot or a standby holds an old snapshot: vacuum cannot remove row versions that died since.",
         "Bring the consumer of the slot or the standby up to date, or drop the slot; see hot_standby_feedback.";
     SlotIdle = "OUTBOX_SLOT_IDLE",
-        "A replication slot that nobody reads keeps the server's log, until the disk is full.",
+        "A replication slot that nobody reads makes the server keep its log, until the disk is full.",
         "Start its consumer, or SELECT pg_drop_replication_slot; max_slot_wal_keep_size sets a bound.";
     CommitAsync = "OUTBOX_COMMIT_ASYNC",
         "The server answers commits before they are on disk: a crash may take back events that were delivered already.",
@@ -283,7 +283,7 @@ codes! {
         "Let both machines take their time from the same source (NTP).";
     OwnerStuck = "OUTBOX_OWNER_STUCK",
         "A relay holds the table and delivers nothing, though events are due that it could deliver.",
-        "Look at its log and at its process; end it, and another relay takes over. See the runbook, Stuck owner.";
+        "Look at its log and its process; end it, and another relay takes over. The book has a runbook, Stuck owner.";
     NobodyRelays = "OUTBOX_NOBODY_RELAYS",
         "Events wait, and no relay works on the table.",
         "Start one: `postbox relay --table <name>`.";
@@ -294,13 +294,13 @@ codes! {
         "More events are written than delivered.",
         "Find what is slow: the sink (its latency), the relay (its concurrency and batch size) or the database; the book has a runbook, Backlog grows.";
     DeadEvents = "OUTBOX_DEAD_EVENTS",
-        "Events were given up, and wait for somebody to decide.",
+        "Events are dead: nothing more happens to them until somebody replays or discards them.",
         "Look at their causes with `postbox dead list`, remove the cause, then `postbox dead replay` or `postbox dead discard`.";
     Paused = "OUTBOX_PAUSED",
         "Somebody paused delivery of the table, and nothing is delivered until it is resumed.",
         "Ask who did it, then `postbox resume --table <name>`.";
     TableLocked = "OUTBOX_TABLE_LOCKED",
-        "Somebody has the table for himself, and everybody waits: writers and relays.",
+        "A session holds a lock on the whole table, and everybody waits: writers and relays.",
         "End the session that the finding names, and run DDL with a lock_timeout.";
     ConnectionsShort = "OUTBOX_CONNECTIONS_SHORT",
         "The database has too few connections left for a relay of this configuration.",
@@ -309,29 +309,29 @@ codes! {
         "A sink cannot be reached from here.",
         "Check that it runs, its address in the sink's URL, and the network between; events wait and spend no attempt.";
     Pooled = "OUTBOX_POOLED",
-        "A transaction pooler is in between: there is no session lock and no LISTEN, so that a dead relay is missed only when its time limit is over, and events are found by polling.",
+        "A transaction pooler is in between: there is no session lock and no LISTEN, so a dead relay is replaced only when its time limit is over, and events are found by polling.",
         "Set OUTBOX_DIRECT_URL to the address of the database itself.";
     NotifyQueue = "OUTBOX_NOTIFY_QUEUE",
         "The server's queue of notifications fills up: when it is full, commits that notify fail.",
         "Find the session that listens and stays in a transaction, and end it.";
     StatsHidden = "OUTBOX_STATS_HIDDEN",
-        "This database user cannot see what others do, so that long transactions and their owners stay hidden.",
-        "GRANT pg_read_all_stats to the user (MySQL: the privilege PROCESS), or look as another.";
+        "This database user cannot see what others do, so long transactions and their owners stay hidden.",
+        "GRANT pg_read_all_stats to the user (MySQL: the privilege PROCESS), or run it as another user.";
     PacketSmall = "OUTBOX_PACKET_SMALL",
         "The server accepts only small statements: many or large events at once do not fit.",
         "Raise max_allowed_packet.";
     WalLarge = "OUTBOX_WAL_LARGE",
-        "The write-ahead log of the SQLite file has grown, since somebody reads in one transaction for long.",
+        "The write-ahead log of the SQLite file has grown, because a reader has kept its transaction open for long.",
         "End the reader; the next commits empty the log.";
     JournalMode = "OUTBOX_JOURNAL_MODE",
-        "The SQLite file has no write-ahead log, so that readers and writers shut each other out.",
-        "PRAGMA journal_mode = WAL, on a local disk.";
+        "The SQLite file has no write-ahead log, so readers and writers block each other.",
+        "Run PRAGMA journal_mode = WAL; the file must be on a local disk.";
     ConfigDoubtful = "OUTBOX_CONFIG_DOUBTFUL",
-        "A setting works, but hardly as it is meant.",
+        "A setting can be used, but probably does not do what was intended.",
         "Look at it with `postbox config show`.";
     CheckFailed = "OUTBOX_CHECK_FAILED",
-        "Something could not be looked at.",
-        "The message holds the reason; mend it and look again.";
+        "A check could not be made.",
+        "The message has the reason; mend it and run the doctor again.";
 }
 
 impl fmt::Display for Code {

@@ -112,7 +112,7 @@ async fn chosen_of(table: &Table, fields: &Fields, ids: &str) -> Result<Chosen, 
     match ways.iter().filter(|way| **way).count() {
         1 if !events.is_empty() => Ok(Chosen::Events(events)),
         1 => Ok(Chosen::Matching(filter)),
-        0 => Err(Refusal::request(format!("which dead events is not said: give {ids}, a filter, or all"))),
+        0 => Err(Refusal::request(format!("it is not said which dead events: give {ids}, a filter, or all"))),
         _ => Err(Refusal::request("event ids, a filter and all exclude each other")),
     }
 }

@@ -11,38 +11,38 @@ pub(super) fn migrate() -> Command {
         option(
             "grants",
             "KIND=ROLE,…",
-            "Gives roles what they need and no more: writer=app,relay=postbox,viewer=ops; handler=app for the hot path",
+            "Grants roles what they need and no more: writer=app,relay=postbox,viewer=ops; handler=app for the hot path",
         )
     };
     let extras = || {
         let writers = switch(
             "ordered",
-            "Makes sequence the order of commits within an aggregate, by a trigger: its writers wait for each other. Adds the indexes for ordering = aggregate; a table keeps both",
+            "Adds what ordering = aggregate needs: indexes, and a trigger that makes sequence the order of commits within an aggregate (its writers wait for each other). A table keeps both",
         );
         let index = switch(
             "order-index",
-            "Adds these indexes alone, for writers that lock their aggregates themselves",
+            "Adds only the indexes of --ordered, for writers that lock their aggregates themselves",
         );
         let wake = switch(
             "wake-trigger",
-            "Lets also a plain INSERT wake a relay that sleeps, by a trigger; a table keeps it. postbox_enqueue and the library do so by themselves; SQLite needs none",
+            "Adds a trigger by which a plain INSERT wakes a sleeping relay too (PostgreSQL); a table keeps it. postbox_enqueue and the library wake it without",
         );
         let inbox = switch(
             "inbox",
-            "Also makes the module's inbox, <module>_inbox beside <module>_outbox, for messages that it receives; a later up keeps it as it must be",
+            "Also makes the inbox for received messages, <module>_inbox beside <module>_outbox; a later up keeps it up to date",
         );
         let calls = switch(
             "idempotency",
-            "Also makes the module's table of calls by idempotency key, <module>_idempotency beside <module>_outbox; a later up keeps it as it must be",
+            "Also makes the table of calls by idempotency key, <module>_idempotency beside <module>_outbox; a later up keeps it up to date",
         );
         [writers, index.conflicts_with("ordered"), wake, inbox, calls]
     };
     let up = Command::new("up")
-        .about("Makes a table, upgrades it in place, or finishes what was interrupted; repeat it as you like")
+        .about("Makes a table, upgrades it in place, or finishes an interrupted migration; can be repeated at any time")
         .after_help(
-            "With --history move it also makes <table>_history, where such relays move what was published; a later up keeps it as\n\
-             it must be. With --tenants or --fair-tenants it adds the index by tenant that such relays need. Also where the\n\
-             configuration says so.",
+            "With --history move it also makes <table>_history, to which relays with this setting move published events; a later up\n\
+             keeps it up to date. With --tenants or --fair-tenants it adds the index by tenant that relays with these settings need.\n\
+             The settings may also come from the configuration.",
         )
         .args(args_for(&[
             "database_url",
@@ -56,11 +56,11 @@ pub(super) fn migrate() -> Command {
         .args(extras())
         .arg(switch("dry-run", "Shows the plan and changes nothing"));
     let down = Command::new("down")
-        .about("Removes a table, its history, its inbox and its calls; refuses while it holds events that were not published")
+        .about("Removes a table, its history, its inbox and its calls; refuses while it holds unpublished events")
         .args(args_for(&["database_url", "direct_url", "relay.tables"]))
         .arg(switch(
             "discard-unpublished",
-            "Removes it together with events that were not published: they are lost",
+            "Removes the table even if it holds unpublished events, which are then lost",
         ))
         .arg(switch("yes", "Does not ask; needed where there is no terminal"));
     let print = Command::new("print")
@@ -76,18 +76,18 @@ pub(super) fn migrate() -> Command {
             option(
                 "dialect",
                 "DATABASE",
-                "For which database; that of DATABASE_URL unless given, else postgres",
+                "For which kind of database; by default that of DATABASE_URL, else postgres",
             )
             .value_parser(PossibleValuesParser::new(["postgres", "sqlite", "mysql"])),
         )
         .arg(grants())
         .args(extras())
         .arg(
-            option("format", "FORMAT", "The kind of file; goose has up and down in one")
+            option("format", "FORMAT", "The kind of file; goose has up and down in one file")
                 .value_parser(PossibleValuesParser::new(["sql", "goose"]))
                 .default_value("sql"),
         )
-        .arg(switch("down", "Prints the way back instead"));
+        .arg(switch("down", "Prints the SQL that removes the table instead"));
     Command::new("migrate")
         .about("Makes, upgrades and removes outbox tables")
         .subcommand_required(true)

@@ -28,36 +28,36 @@ fn yes() -> Arg {
 }
 
 fn limit() -> Arg {
-    option("limit", "NUMBER", "Shows at most so many").default_value("50")
+    option("limit", "NUMBER", "Shows at most this many").default_value("50")
 }
 
 /// The flags that every filter has.
 fn filters() -> Vec<Arg> {
     vec![
-        option("topic", "TOPIC", "Of this topic"),
-        option("tenant", "TENANT", "Of this tenant: a UUID, or a name"),
-        option("aggregate", "TYPE[/ID]", "Of this aggregate type, or of this one aggregate"),
-        option("error", "TEXT", "Whose last error contains this"),
+        option("topic", "TOPIC", "Only those of this topic"),
+        option("tenant", "TENANT", "Only those of this tenant: a UUID, or a name"),
+        option("aggregate", "TYPE[/ID]", "Only those of this aggregate type, or of this one aggregate"),
+        option("error", "TEXT", "Only those whose last error contains this text"),
     ]
 }
 
 fn event_filters() -> Vec<Arg> {
     let mut flags = filters();
     flags.push(
-        option("status", "STATUS", "In this status")
+        option("status", "STATUS", "Only those in this status")
             .value_parser(PossibleValuesParser::new(["new", "publishing", "failed", "sent", "dead"]))
             .ignore_case(true),
     );
-    flags.push(option("since", "TIME", "Created since: how long ago, such as 2h, or a time as in RFC 3339"));
+    flags.push(option("since", "TIME", "Only those written since: how long ago, such as 2h, or a time as in RFC 3339"));
     flags
 }
 
 fn dead_filters() -> Vec<Arg> {
     let mut flags = filters();
     flags.extend([
-        option("since", "DURATION", "Dead for at most this long, such as 2m"),
-        option("older-than", "DURATION", "Dead for at least this long"),
-        option("cause", "NUMBER", "Of this cause, by its number or its id in dead list with the same filter"),
+        option("since", "DURATION", "Only those that have been dead for at most this long, such as 2m"),
+        option("older-than", "DURATION", "Only those that have been dead for at least this long"),
+        option("cause", "NUMBER", "Only those of this cause: its number or id in `postbox dead list` with the same filter"),
     ]);
     flags
 }
@@ -65,9 +65,9 @@ fn dead_filters() -> Vec<Arg> {
 /// How a replay goes.
 fn pace() -> [Arg; 4] {
     [
-        option("first", "NUMBER", "Replays only so many, oldest first, for a careful start"),
-        option("rate", "RATE", "Replays so many per second, such as 50/s; also 100/m"),
-        option("watch", "DURATION", "Watches what becomes of them for so long; 0 does not")
+        option("first", "NUMBER", "Replays only this many, oldest first, for a careful start"),
+        option("rate", "RATE", "How many to replay per second or minute, such as 50/s or 100/m"),
+        option("watch", "DURATION", "How long to watch what becomes of them; 0 does not watch")
             .default_value("10s"),
         yes(),
     ]
@@ -78,16 +78,16 @@ pub(super) fn status() -> Command {
     Command::new("status")
         .about("Shows who works on a table and what it holds")
         .after_help(
-            "With --check it exits with 3 when something is beyond: events wait for too long or are too many, or are dead.\n\
-             With --format nagios it ends as a plugin: 0 ok, 1 warning (a third of the longest wait), 2 critical, 3 unknown.",
+            "With --check it exits with 3 when a limit is exceeded: events wait too long, too many wait, or too many are dead.\n\
+             With --format nagios it exits like a plugin: 0 ok, 1 warning (from a third of --max-age), 2 critical, 3 unknown.",
         )
         .args(settings())
-        .arg(switch("check", "Judges what it sees, for monitoring"))
+        .arg(switch("check", "Compares what it sees with limits, for monitoring"))
         .arg(beyond("max-age", "DURATION", "How long the oldest event may wait").default_value("30s"))
         .arg(beyond("max-dead", "NUMBER", "How many events may be dead").default_value("0"))
-        .arg(beyond("max-pending", "NUMBER", "How many events may wait; any number if not given"))
+        .arg(beyond("max-pending", "NUMBER", "How many events may wait; without it, any number"))
         .arg(
-            beyond("format", "FORMAT", "How the judgement looks")
+            beyond("format", "FORMAT", "How the result of --check is printed")
                 .value_parser(PossibleValuesParser::new(["text", "nagios"]))
                 .default_value("text"),
         )
@@ -99,8 +99,8 @@ pub(super) fn events() -> Command {
         .args(settings())
         .args(event_filters())
         .arg(limit())
-        .arg(option("after", "SEQUENCE", "Goes on behind this event"))
-        .arg(switch("oldest", "Oldest first"))
+        .arg(option("after", "SEQUENCE", "Starts after this event: the next page of a list"))
+        .arg(switch("oldest", "Lists the oldest first"))
         .arg(switch("deep", "Looks through the whole table, however long that takes"));
     let show = Command::new("show")
         .about("Shows everything about events; their payload only if asked for")
@@ -113,16 +113,16 @@ pub(super) fn events() -> Command {
         .args(event_filters())
         .arg(option("for", "DURATION", "Ends by itself after this long"));
     let replay = Command::new("replay")
-        .about("Has published events delivered once more, under their old ids")
+        .about("Delivers published events once more, under their old ids")
         .after_help(
             "Receivers see these events a second time. The table must be named by --table.\n\
-             An event that is named, has failed and waits for its next attempt is tried at once; its attempts stay.",
+             An event that has failed and waits for its next attempt can be named too: it is tried at once, and its attempts stay.",
         )
         .args(settings())
         .arg(ids("The events; or give a time range"))
-        .arg(option("since", "TIME", "Published since: how long ago, such as 2h, or a time as in RFC 3339"))
-        .arg(option("until", "TIME", "Published before; now if not given"))
-        .arg(option("topic", "TOPIC", "Of this topic, in the time range"))
+        .arg(option("since", "TIME", "Those published since: how long ago, such as 2h, or a time as in RFC 3339"))
+        .arg(option("until", "TIME", "Those published before; by default now"))
+        .arg(option("topic", "TOPIC", "Only those of this topic, in the time range"))
         .args(pace());
     group("events", "Looks at events, and sends published ones again", [list, show, tail, replay])
 }
@@ -140,10 +140,10 @@ pub(super) fn dead() -> Command {
         .arg(switch("payload", "Shows payload and metadata too"));
     let all = || switch("all", "All dead events of the table");
     let replay = Command::new("replay")
-        .about("Gives dead events all their attempts again, and says what became of them")
+        .about("Delivers dead events again, with all their attempts, and says what became of them")
         .after_help(
             "The table must be named by --table, the events by id, by a filter or by --all.\n\
-             Exits with 3 when some are dead again, or were left alone since others changed or hold them.",
+             Exits with 3 when some are dead again, or were left alone because others had changed or held them.",
         )
         .args(settings())
         .arg(ids("The events; or give a filter"))
@@ -154,23 +154,23 @@ pub(super) fn dead() -> Command {
         .about("Deletes dead events for good")
         .after_help(
             "The table must be named by --table, the events by id, by a filter or by --all.\n\
-             Exits with 3 when some were left alone since others changed or hold them.",
+             Exits with 3 when some were left alone because others had changed or held them.",
         )
         .args(settings())
         .arg(ids("The events; or give a filter"))
         .args(dead_filters())
         .arg(all())
         .arg(yes());
-    group("dead", "Looks at dead events, brings them back or deletes them", [list, show, replay, discard])
+    group("dead", "Looks at dead events, replays them or deletes them", [list, show, replay, discard])
 }
 
 pub(super) fn inbox() -> Command {
     let filters = || {
         [
-            option("consumer", "NAME", "Of this consumer"),
+            option("consumer", "NAME", "Only those of this consumer"),
             option("message", "ID", "The message with this id; may be repeated").action(ArgAction::Append),
-            option("since", "TIME", "Recorded since: how long ago, such as 2h, or a time as in RFC 3339"),
-            option("until", "TIME", "Recorded before"),
+            option("since", "TIME", "Only those recorded since: how long ago, such as 2h, or a time as in RFC 3339"),
+            option("until", "TIME", "Only those recorded before"),
         ]
     };
     let list = Command::new("list")
@@ -178,18 +178,18 @@ pub(super) fn inbox() -> Command {
         .args(settings())
         .args(filters())
         .arg(limit())
-        .arg(option("after", "PLACE", "Goes on behind this message, as the page before says"));
+        .arg(option("after", "PLACE", "Starts after this message: the next page of a list, which says what to give"));
     let forget = Command::new("forget")
-        .about("Forgets messages, so that they have their effect again when they come again")
+        .about("Forgets messages: they have their effect again if they come again")
         .after_help(
             "The table must be named by --table, the messages by a filter or by --all.\n\
-             Exits with 3 when some were left alone since others hold them.",
+             Exits with 3 when some were left alone because others held them.",
         )
         .args(settings())
         .args(filters())
         .arg(switch("all", "All messages of the inbox"))
         .arg(yes());
-    group("inbox", "Looks at what consumers have seen, and has them forget it", [list, forget])
+    group("inbox", "Looks at the messages that consumers have handled, and forgets them", [list, forget])
 }
 
 pub(super) fn top() -> Command {
@@ -200,14 +200,14 @@ pub(super) fn top() -> Command {
              Without a terminal, or with --once, it shows one picture. With --json it prints a line for each look.",
         )
         .args(settings())
-        .arg(option("every", "DURATION", "The time from one look to the next").default_value("2s"))
-        .arg(switch("once", "Shows one picture, after two looks, and ends"))
+        .arg(option("every", "DURATION", "How long to wait between two looks").default_value("2s"))
+        .arg(switch("once", "Prints one picture, after two looks, and ends"))
 }
 
 pub(super) fn clean() -> Command {
     Command::new("clean")
         .about(
-            "Deletes what was published longer ago than its retention, and forgets what was received, once",
+            "Deletes events, received messages and calls whose retention is over, once",
         )
         .args(args_for(&["database_url", "relay.tables", "relay.max_attempts"]))
         .args(
@@ -226,22 +226,22 @@ pub(super) fn clean() -> Command {
 
 pub(super) fn doctor() -> Command {
     Command::new("doctor")
-        .about("Looks for what is wrong between here and a delivered event, and says what to do")
+        .about("Looks for what keeps events from being delivered, and says what to do")
         .after_help(
             "Exits with 3 when something is wrong (✗) or doubtful (!); with --fail-on wrong, only for the first.\n\
-             Every finding has a code that `postbox explain` knows. Sinks are connected to, and nothing is sent.",
+             Every finding has a code that `postbox explain` explains. It connects to sinks and sends nothing.",
         )
         .args(args())
         .arg(
-            option("max-transaction", "DURATION", "Names transactions that are open for longer")
+            option("max-transaction", "DURATION", "Reports transactions that have been open for longer")
                 .default_value("1m"),
         )
         .arg(
-            option("between", "DURATION", "How long to wait between two looks at what waits, if anything does")
+            option("between", "DURATION", "How long to wait between two looks, if events wait")
                 .default_value("2s"),
         )
         .arg(
-            option("fail-on", "LEVEL", "From which level on it exits with 3")
+            option("fail-on", "LEVEL", "The lowest level at which it exits with 3")
                 .value_parser(PossibleValuesParser::new(["doubtful", "wrong"]))
                 .default_value("doubtful"),
         )

@@ -43,8 +43,8 @@ pub(crate) async fn with_cause(
         let next = format!("postbox dead list --table {table} has their numbers");
         // Ids are short, for people: two causes may share one.
         let which = if by_id.is_empty() { "none" } else { "more than one" };
-        let message = format!("there are {}", counted(causes.len() as u64, "cause"));
-        let message = format!("--cause = {} is {which} of them: {message}", crate::config::shown(wanted));
+        let among = counted(causes.len() as u64, "cause");
+        let message = format!("--cause = {} is {which} of {among}", crate::config::shown(wanted));
         return Err(Problem::new(Code::ConfigInvalid, message).next(next).into());
     };
     Ok(DeadFilter { cause: Some(found.cause.clone()), topic: Some(found.topic.clone()), ..filter })
@@ -68,7 +68,7 @@ pub(crate) async fn chosen(
     let ways = usize::from(!ids.is_empty()) + usize::from(filtered) + usize::from(call.on("all"));
     if ways != 1 {
         let (code, message) = match ways {
-            0 => (Code::ConfigMissing, "which dead events is not said"),
+            0 => (Code::ConfigMissing, "it is not said which dead events"),
             _ => (Code::ConfigInvalid, "event ids, a filter and --all exclude each other"),
         };
         let next = "give event ids, --cause N, a filter such as --topic, or --all";

@@ -329,7 +329,7 @@ fn published(call: &Call<'_>, event_ids: Vec<EventId>, now: OffsetDateTime) -> R
         // What is published from now on is not meant.
         (true, Some(since)) => Ok(Published::Between { since, until: until.unwrap_or(now).min(now), topic }),
         (true, None) => {
-            let message = "which published events is not said";
+            let message = "it is not said which published events";
             let next = "give event ids, or --since and perhaps --until, such as --since 2h --until 1h";
             Err(Problem::new(Code::ConfigMissing, message).next(next).into())
         }

@@ -58,7 +58,7 @@ pub(crate) fn event_ids(call: &Call<'_>) -> Result<Vec<EventId>, Failure> {
     let mut ids = Vec::new();
     for given in given {
         let id = Uuid::try_parse(given).map_err(|_| {
-            let message = format!("{} is no event id", shown(given));
+            let message = format!("{} is not an event id", shown(given));
             Problem::new(Code::ConfigInvalid, message).next("give UUIDs; postbox events list shows them")
         })?;
         if !ids.contains(&EventId(id)) {

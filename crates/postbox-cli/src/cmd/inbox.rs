@@ -141,7 +141,7 @@ fn chosen(call: &Call<'_>, now: OffsetDateTime) -> Result<InboxFilter, Failure> 
         let (code, message) = if filtered {
             (Code::ConfigInvalid, "a filter and --all exclude each other")
         } else {
-            (Code::ConfigMissing, "which messages is not said")
+            (Code::ConfigMissing, "it is not said which messages")
         };
         let next = "give --message ID, --consumer NAME, --since or --until, or --all";
         return Err(Problem::new(code, message).next(next).into());

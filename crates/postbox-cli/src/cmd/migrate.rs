@@ -118,7 +118,7 @@ fn summary(table: &TableName, plan: &Plan, granted: bool, dry: bool) -> String {
                     step.what
                 ),
                 StepLock::Concurrent => format!("{table}: {}      (beside others' work)", step.what),
-                StepLock::Writers => format!("{table}: {}      (who writes waits meanwhile)", step.what),
+                StepLock::Writers => format!("{table}: {}      (writers wait meanwhile)", step.what),
             };
             let mut lines: Vec<String> = plan.steps.iter().map(step).collect();
             if granted {
@@ -157,7 +157,7 @@ fn grants(call: &Call<'_>, dialect: Dialect) -> Result<Option<Grants>, Failure> 
     let Some(text) = call.text("grants") else { return Ok(None) };
     let without = match dialect {
         Dialect::Postgres => None,
-        Dialect::Sqlite => Some("SQLite has no roles: who may write the file may write every table"),
+        Dialect::Sqlite => Some("SQLite has no roles: whoever may write the file may write every table"),
         Dialect::MySql => Some("what a role needs on MySQL and MariaDB is not printed: give it with GRANT"),
     };
     if let Some(why) = without {

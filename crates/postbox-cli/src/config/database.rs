@@ -88,12 +88,12 @@ fn contradictions(effective: &[Effective], errors: &mut Vec<ConfigError>) {
         if given.origin == Origin::Default || by_flag {
             continue;
         }
-        let cause = format!("{path} is given beside [[database]]: of which database it is cannot be told");
+        let cause = format!("{path} is given beside [[database]], and does not say for which database");
         let next = match variable {
             Some(variable) => {
-                format!("take it away, and give each [[database]] its own {key}, or set {variable}<NAME>")
+                format!("remove it, and give each [[database]] its own {key}, or set {variable}<NAME>")
             }
-            None => format!("take it away, and give each [[database]] its own {key}"),
+            None => format!("remove it, and give each [[database]] its own {key}"),
         };
         errors.push(ConfigError::new(Code::ConfigInvalid, Some(given.origin.clone()), cause, next));
     }
@@ -210,7 +210,7 @@ pub(super) fn warnings(databases: &[NamedDatabase], env: &Env) -> Vec<String> {
     };
     let warn = |name: &String| {
         let name: String = name.chars().take(100).flat_map(char::escape_debug).collect();
-        format!("the variable {name} is that of no [[database]]: {}", names(databases))
+        format!("the variable {name} belongs to no [[database]]: {}", names(databases))
     };
     env.keys().filter(ours).map(warn).collect()
 }
@@ -244,8 +244,8 @@ impl Config {
         let known = || self.databases.iter().map(|database| database.name.as_str());
         for (at, name) in wanted.iter().enumerate() {
             if !known().any(|known| known == name) {
-                let guess = nearest(name, known()).map(|name| format!(" Did you mean {name}?"));
-                let cause = format!("there is no database {}.{}", shown(name), guess.unwrap_or_default());
+                let guess = nearest(name, known()).map(|name| format!(". Did you mean {name}?"));
+                let cause = format!("there is no database {}{}", shown(name), guess.unwrap_or_default());
                 let next = format!("name one of {}", names(&self.databases));
                 return refuse(Code::ConfigInvalid, flag(), cause, next);
             }
@@ -266,7 +266,7 @@ impl Config {
             if scope == Scope::One {
                 let several = wanted.len().max(self.databases.len());
                 let cause = format!(
-                    "this is about one database, and there are {several}: {}",
+                    "this command works on one database, and there are {several}: {}",
                     names(&self.databases)
                 );
                 return refuse(Code::ConfigMissing, None, cause, next);

@@ -60,7 +60,7 @@ fn args_where(wanted: impl Fn(&Setting) -> bool) -> Vec<Arg> {
         .long(DATABASE)
         .value_name("NAME")
         .action(ArgAction::Append)
-        .help("Of this database, where the configuration has several ([[database]])");
+        .help("Works on this database, where the configuration has several ([[database]])");
     let database =
         SETTINGS.iter().any(|setting| setting.path == "database_url" && wanted(setting)).then_some(database);
     std::iter::once(config)

@@ -109,7 +109,7 @@ pub(super) const fn duration_or_never<const MIN: u64, const MAX: u64>() -> Kind<
     Kind {
         shape: Shape::Duration,
         secret: false,
-        accepts: || format!("0 for never, or {}", notation::accepted_durations(MIN, MAX)),
+        accepts: || format!("0, or {}", notation::accepted_durations(MIN, MAX)),
         parse: |items| match notation::duration(one(items)?, 0, MAX)? {
             Duration::ZERO => Ok(None),
             _ => notation::duration(one(items)?, MIN, MAX).map(Some),

@@ -202,8 +202,8 @@ impl SinkTable {
         }
         if !self.refused.iter().any(|name| name == given) {
             let guess = nearest(given, self.sinks.iter().map(|sink| sink.name.as_str()));
-            let guess = guess.map(|name| format!(" Did you mean {name}?")).unwrap_or_default();
-            let cause = format!("{setting} = {} is not in [sinks].{guess}", shown(given));
+            let guess = guess.map(|name| format!(". Did you mean {name}?")).unwrap_or_default();
+            let cause = format!("{setting} = {} is not in [sinks]{guess}", shown(given));
             let next = "name a sink of [sinks], or give a URL such as stdout: or file:out.jsonl";
             errors.push(ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next));
         }

@@ -123,17 +123,17 @@ settings! {
     general: General ("") {
         /// The database that holds the tables; without one, a SQLite file in the working directory. Prefer the variable: a command line is visible to others.
         database_url: Secret = kind::database_url(), default "sqlite:postbox.db", env "DATABASE_URL", flag "database-url";
-        /// The same database past a transaction pooler, where sessions mean something.
+        /// The URL of the same database past a transaction pooler.
         direct_url: Option<Secret> = kind::direct_url(), default "", env "OUTBOX_DIRECT_URL", flag "direct-url";
-        /// Where every topic goes that no `[[route]]` takes: a sink's URL or its name in `[sinks]`.
+        /// Where events go that no `[[route]]` matches: a sink's URL or its name in `[sinks]`.
         sink: Option<Secret> = kind::sink(), default "", env "OUTBOX_SINK", flag "sink";
-        /// Where dead events go, besides staying in the table: a sink's URL or its name in `[sinks]`. Also those that are dead already.
+        /// Where dead events go, also those that are dead already; they stay in the table too. A sink's URL or its name in `[sinks]`.
         dead_letter: Option<Secret> = kind::sink(), default "", env "OUTBOX_DEAD_LETTER", flag "dead-letter";
-        /// The address for health checks and metrics, such as `127.0.0.1:9187`; unset serves none.
+        /// The address for health checks and metrics, such as `127.0.0.1:9187`; without it, none are served.
         listen: Option<SocketAddr> = kind::listen(), default "", env "OUTBOX_LISTEN", flag "listen";
         /// The tenant of events that name none.
         default_tenant_id: Uuid = kind::uuid(), default "00000000-0000-0000-0000-000000000000", env "OUTBOX_DEFAULT_TENANT_ID", flag "default-tenant-id";
-        /// Where the summary in `last_error` is cut.
+        /// The longest `last_error`; the rest is cut off.
         last_error_max_bytes: usize = kind::size::<64, { 64 * KIB }>(), default "2048", env "OUTBOX_LAST_ERROR_MAX_BYTES", flag "last-error-max-bytes";
         /// Masks tenant ids in logs.
         mask_tenants: bool = kind::switch(), default "false", env "OUTBOX_MASK_TENANTS", flag "mask-tenants";
@@ -151,7 +151,7 @@ settings! {
         poll_interval: Duration = kind::duration::<10, HOUR_MS>(), default "1s", env "OUTBOX_RELAY_POLL_INTERVAL", flag "poll-interval";
         /// How many events one claim takes at most.
         batch_size: usize = kind::count::<usize, 1, 10_000>(), default "100", env "OUTBOX_RELAY_BATCH_SIZE", flag "batch-size";
-        /// How long a claimed event is the relay's own; renewed at a third. At least 1.5 × `dispatch_timeout`.
+        /// How long a lease lasts; it is renewed after a third of that. At least 1.5 × `dispatch_timeout`.
         lock_ttl: Duration = kind::duration::<100, DAY_MS>(), default "60s", env "OUTBOX_RELAY_LOCK_TTL", flag "lock-ttl";
         /// An event is dead after this many attempts.
         max_attempts: u32 = kind::count::<u32, 1, 2_147_483_647>(), default "25", env "OUTBOX_RELAY_MAX_ATTEMPTS", flag "max-attempts";
@@ -163,9 +163,9 @@ settings! {
         drain_timeout: Duration = kind::duration::<0, HOUR_MS>(), default "5s", env "OUTBOX_RELAY_DRAIN_TIMEOUT", flag "drain-timeout";
         /// The most bytes of payload in flight at a time, per table.
         max_in_flight_bytes: usize = kind::size::<{ 64 * KIB }, { 1_024 * GIB }>(), default "16MiB", env "OUTBOX_RELAY_MAX_IN_FLIGHT_BYTES", flag "max-in-flight-bytes";
-        /// How events are claimed; `auto` is the best that the table and this version can do.
+        /// How events are claimed: `auto` owns the table where it can, and leases rows elsewhere.
         claim: Claim = kind::choice::<Claim>(), default "auto", env "OUTBOX_RELAY_CLAIM", flag "claim";
-        /// Relays the events of these tenants only; needs `single_active = false`, and the index that `migrate up --tenants` adds.
+        /// Delivers the events of these tenants only; needs `single_active = false`, and the index that `migrate up --tenants` adds.
         tenants: Vec<TenantId> = kind::tenants(), default "", env "OUTBOX_RELAY_TENANTS", flag "tenants";
         /// Shares claims and slots between tenants; needs the index that `migrate up --fair-tenants` adds.
         fair_tenants: bool = kind::switch(), default "false", env "OUTBOX_RELAY_FAIR_TENANTS", flag "fair-tenants";
@@ -173,9 +173,9 @@ settings! {
         history: History = kind::choice::<History>(), default "keep", env "OUTBOX_RELAY_HISTORY", flag "history";
         /// Whether the events of one aggregate are delivered in order.
         ordering: Ordering = kind::choice::<Ordering>(), default "none", env "OUTBOX_RELAY_ORDERING", flag "ordering";
-        /// Replays dead events by itself after they have been dead for so long; `0` never does.
+        /// After how long the relay replays dead events by itself; `0` never does.
         redrive_after: Option<Duration> = kind::duration_or_never::<1_000, LONGEST_MS>(), default "0", env "OUTBOX_RELAY_REDRIVE_AFTER", flag "redrive-after";
-        /// How often one event is replayed so at most.
+        /// How often the relay replays one event by itself, at most.
         redrive_max: u32 = kind::count::<u32, 1, 1_000>(), default "3", env "OUTBOX_RELAY_REDRIVE_MAX", flag "redrive-max";
         /// With `ordering = "aggregate"`: whether a dead event blocks its aggregate or is skipped.
         on_dead: OnDead = kind::choice::<OnDead>(), default "block", env "OUTBOX_RELAY_ON_DEAD", flag "on-dead";
@@ -193,9 +193,9 @@ settings! {
         retention: Duration = kind::duration::<1, LONGEST_MS>(), default "168h", env "OUTBOX_CLEANER_RETENTION", flag "cleaner-retention";
         /// How long dead events are kept; `0` keeps them for ever.
         dead_retention: Option<Duration> = kind::duration_or_never::<1, LONGEST_MS>(), default "0", env "OUTBOX_CLEANER_DEAD_RETENTION", flag "cleaner-dead-retention";
-        /// How long calls by idempotency key are remembered, where the module of a table has some.
+        /// How long calls by idempotency key are remembered, where a table has them.
         idempotency_retention: Duration = kind::duration::<1, LONGEST_MS>(), default "24h", env "OUTBOX_CLEANER_IDEMPOTENCY_RETENTION", flag "cleaner-idempotency-retention";
-        /// Whether it also vacuums the tables, where they are PostgreSQL's and the relay's own, when many rows have left them.
+        /// Whether it also vacuums tables from which many rows were deleted (PostgreSQL, tables that the relay's role owns).
         vacuum: bool = kind::switch(), default "true", env "OUTBOX_CLEANER_VACUUM", flag "cleaner-vacuum";
     }
 
@@ -213,7 +213,7 @@ settings! {
         enabled: bool = kind::switch(), default "false", env "OUTBOX_DASHBOARD", flag "dashboard";
         /// Their address. One that others can reach needs tokens.
         listen: Option<SocketAddr> = kind::listen(), default "127.0.0.1:8080", env "OUTBOX_ADMIN_LISTEN", flag "admin-listen";
-        /// The path that everything of theirs is below, for a proxy that hands on a part of its own.
+        /// The path below which they are served, for a proxy that forwards only this path.
         base_path: String = kind::base_path(), default "/", env "OUTBOX_ADMIN_BASE_PATH", flag "base-path";
         /// Refuses every change, whoever asks.
         read_only: bool = kind::switch(), default "false", env "OUTBOX_ADMIN_READ_ONLY", flag "read-only";
@@ -221,13 +221,13 @@ settings! {
         hosts: Vec<String> = kind::hosts(), default "", env "OUTBOX_ADMIN_HOSTS", flag "admin-hosts";
         /// Tokens of those who may look. Prefer the variable or the file: a command line is visible to others.
         viewer_tokens: Vec<Hidden> = kind::tokens(), default "", env "OUTBOX_ADMIN_VIEWER_TOKENS", flag "viewer-tokens";
-        /// Tokens of those who may also change: replay, discard, pause.
+        /// Tokens of those who may also replay, discard and pause.
         operator_tokens: Vec<Hidden> = kind::tokens(), default "", env "OUTBOX_ADMIN_OPERATOR_TOKENS", flag "operator-tokens";
         /// A file with more `viewer_tokens`, one on each line.
         viewer_tokens_file: Option<Secret> = kind::file(), default "", env "OUTBOX_ADMIN_VIEWER_TOKENS_FILE", flag "viewer-tokens-file";
         /// A file with more `operator_tokens`, one on each line.
         operator_tokens_file: Option<Secret> = kind::file(), default "", env "OUTBOX_ADMIN_OPERATOR_TOKENS_FILE", flag "operator-tokens-file";
-        /// Where a trace can be looked at, with `{trace_id}` in the place of its id; event pages link to it.
+        /// The address of a trace, with `{trace_id}` in place of its id; event pages link to it.
         trace_url: Option<String> = kind::trace_url(), default "", env "OUTBOX_ADMIN_TRACE_URL", flag "trace-url";
     }
 
@@ -247,7 +247,7 @@ settings! {
 /// How events are claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// The best that there is; in this version, leases.
+    /// Ownership where the table has what it needs, leases elsewhere.
     Auto,
     /// Each row is leased.
     Lease,

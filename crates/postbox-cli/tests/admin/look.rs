@@ -236,7 +236,7 @@ fn the_doctor_looks_at_sinks_connections_and_what_grows() {
         one.map(|found| found["what"].as_str().unwrap().to_owned())
     };
     let sink = found("OUTBOX_SINK_UNREACHABLE").unwrap();
-    assert!(sink.contains("cannot be written: gone is no folder"), "{sink}");
+    assert!(sink.contains("cannot be written: gone is not a folder"), "{sink}");
     let room = |found: &Value| found["check"] == "connections" && found["level"] == "good";
     assert!(viewer.json("/doctor")["findings"].as_array().unwrap().iter().any(room), "connections");
     let event = "INSERT INTO public.org_outbox (event_id, tenant_id, topic, payload)

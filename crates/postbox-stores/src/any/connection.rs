@@ -145,7 +145,7 @@ impl AnyConnection {
                 done.map(drop).map_err(postgres::classify)
             }
             Kind::Sqlite(_) => {
-                let message = "SQLite has no roles: who may write the file may write every table";
+                let message = "SQLite has no roles: whoever may write the file may write every table";
                 Err(StoreError::new(Code::ConfigInvalid, StoreErrorKind::Refused, message))
             }
             Kind::MySql(_) => {

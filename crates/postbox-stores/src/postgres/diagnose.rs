@@ -41,8 +41,8 @@ impl Diagnose for PgAdmin {
             Ok(true) => Finding::doubtful(
                 "pooler",
                 Code::Pooled,
-                "a transaction pooler is in between: no session lock and no LISTEN, so that a relay which dies is missed when its \
-                 time limit is over, and events are found by polling",
+                "a transaction pooler is in between: no session lock and no LISTEN, so a dead relay is replaced only when its time \
+                 limit is over, and events are found by polling",
                 "set OUTBOX_DIRECT_URL to the address of the database itself",
             ),
             Err(error) => Finding::failed("pooler", &error),

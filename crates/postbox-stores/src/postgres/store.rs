@@ -179,7 +179,7 @@ impl Inner {
             }
             tracing::info!(
                 table = &*self.label,
-                "a transaction pooler is in between: no session lock, so that a relay which dies is missed when its time is over"
+                "a transaction pooler is in between: no session lock, so a dead relay is replaced only when its time limit is over"
             );
         }
         let key = shape.name.to_string();

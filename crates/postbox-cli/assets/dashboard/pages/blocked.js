@@ -21,14 +21,14 @@ export function show(view) {
     { title: "Error", kind: "is-wide", cell: (row) => h("span", { class: "error", title: row.dead.last_error }, row.dead.last_error ?? "no error is known") },
   ];
   const list = new List({ label: "Blocked aggregates", columns, key: (row) => `${row.tenant_id} ${aggregate(row)}`, open: (row) => go(link(row)) });
-  fill(view.main, head("Blocked aggregates", "In an ordered table nothing of an aggregate overtakes: what follows a dead event waits until that is replayed or discarded."), result);
+  fill(view.main, head("Blocked aggregates", "In an ordered table the events of an aggregate do not overtake each other: those behind a dead event wait until it is replayed or discarded."), result);
   view.failed = (error) => fill(result, failure(error));
   view.every(5, async () => {
     const found = await get(at(view.table, "blocked"), { limit: 200 });
     list.show(found.aggregates ?? []);
     const none = found.supported === false
       ? empty("This table keeps no order", "Events of an aggregate may overtake each other here, so none ever waits behind another. Where order matters, the table can keep it:", cli(`postbox migrate up ${view.cli} --ordered`))
-      : empty("Nothing is blocked", "Every aggregate's events go out in their order. Should one die, the rest of its aggregate waits here, and the others go on.");
+      : empty("Nothing is blocked", "Every aggregate's events go out in order. If one dies, the rest of its aggregate waits here, and other aggregates go on.");
     fill(result, list.rows.length ? h("section", { class: "card card-flush", "aria-label": "Blocked aggregates" }, list.node) : card(null, {}, none), found.command && cli(found.command));
   });
 }

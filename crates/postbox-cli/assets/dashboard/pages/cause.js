@@ -103,7 +103,7 @@ function rows(view, chosen, chose) {
   const columns = [
     { title: "Event", cell: (event) => h("a", { href: link(event), "data-key": `event ${event.event_id}` }, brief(event.event_id)) },
     { title: "Died", kind: "nowrap", cell: (event) => h("span", { title: event.dead_at }, ago(event.dead_at)) },
-    { title: "Aggregate", cell: (event) => h("span", { class: "wrap" }, short(aggregate(event), 60)) },
+    { title: "Aggregate", kind: "is-wider", cell: (event) => short(aggregate(event), 60) },
     { title: "Tenant", kind: "wide-only", cell: (event) => tenant(event.tenant_id) },
     { title: "Tries", kind: "right", cell: (event) => number(event.attempts) },
     { title: "Error", kind: "is-wide", cell: (event) => h("span", { class: "error", title: event.last_error }, event.last_error ?? "no error is known") },

@@ -115,7 +115,7 @@ function all(view, filtered, asked, jobs) {
 }
 
 function none(filtered, link) {
-  if (filtered) return card(null, {}, empty("No dead event matches", "Topics and tenants are compared as a whole, errors by what they contain; since: is how long an event is dead at most.", h("a", { href: link(Object.fromEntries(FIELDS.map((name) => [name, ""]))), "data-key": "no filter" }, "Show all dead events")));
+  if (filtered) return card(null, {}, empty("No dead event matches", "Topics and tenants are compared as a whole, errors by what they contain; since: is how long ago an event died, at most.", h("a", { href: link(Object.fromEntries(FIELDS.map((name) => [name, ""]))), "data-key": "no filter" }, "Show all dead events")));
   return card(
     null,
     {},

@@ -29,7 +29,7 @@ export function show(view) {
       well.length > 0 ? card("As it should be", { flush: true }, well.map((finding) => one(finding, several))) : open.length === 0 && card(null, {}, empty("Nothing to say", "The doctor found nothing to look at.")),
     );
   };
-  fill(view.main, head("Doctor", "Looks at the whole way from the database to the sinks, and says what to do about what it finds.", button("Look again", again)), h("div", { class: "stack" }, result, cli(`postbox doctor ${view.cli}`)));
+  fill(view.main, head("Doctor", "Looks at everything from the database to the sinks, and says what to do about what it finds.", button("Look again", again)), h("div", { class: "stack" }, result, cli(`postbox doctor ${view.cli}`)));
   fill(result, h("p", { class: "soft" }, "Looking… this can take some seconds."));
   view.failed = (error) => fill(result, failure(error));
   view.every(30, load);

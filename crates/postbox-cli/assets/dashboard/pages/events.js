@@ -80,7 +80,7 @@ function rows(view) {
 function bulk(view, query, found) {
   if (query.status !== "dead" || !found) return null;
   // There it means when an event died: what died since may have been written long before.
-  if (query.since) return h("p", { class: "soft" }, "These can be replayed together by when they died, but not by when they were written: take since: away for what they died of, and all that match.");
+  if (query.since) return h("p", { class: "soft" }, "Dead events can be replayed together by when they died, not by when they were written: remove since: to see what these died of, and to replay all that match.");
   const { topic, tenant, error, aggregate: about } = query;
   const filter = { topic, tenant, error, aggregate: about };
   return h("p", {}, h("a", { href: to("dead", [], { table: view.query.get("table"), ...filter }), "data-key": "bulk" }, "See what these died of, and replay all that match →"));

@@ -26,7 +26,7 @@ export function show(view) {
     go(link({ ...Object.fromEntries(new FormData(event.target)), after: "" }));
   };
   const form = h("form", { class: "row", role: "search", "aria-label": "Messages", submit }, field("consumer", "Consumer", "stock"), field("message", "Message", "an id"), field("since", "Since", "2h"), h("button", { type: "submit" }, "Filter"));
-  fill(view.main, head("Inbox", "What consumers have done already. A message that a broker delivers again is known here, and has its effect only once."), h("div", { class: "stack" }, form, result));
+  fill(view.main, head("Inbox", "Messages that consumers have handled. A message that comes again is known here, and has its effect only once."), h("div", { class: "stack" }, form, result));
   view.failed = (error) => {
     if (error.code === "OUTBOX_INBOX_MISSING") fill(result, card(null, {}, empty("There is no inbox here", "An inbox is a table beside the outbox, for services that receive: it makes the effect of a message happen once, however often the message comes.", cli(`postbox migrate up ${view.cli} --inbox`))));
     else if (error.name !== "AbortError") fill(result, failure(error));

@@ -151,7 +151,7 @@ function lesson(view) {
       "No event has passed yet",
       "Events are written in the transaction that they are about, and show up here the moment it commits. Write one to see it go through:",
       cli(`postbox enqueue ${view.cli} --topic shop.order.placed.v1 --payload '{"hello": "world"}'`),
-      h("p", { class: "small" }, session.read_only ? "This dashboard only looks." : "Everything that the buttons here do, the command line does too; each shows its line."),
+      h("p", { class: "small" }, session.read_only ? "This dashboard only looks." : "The command line can do everything that the buttons do; each button shows its command."),
     ),
   );
 }

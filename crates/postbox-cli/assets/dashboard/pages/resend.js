@@ -31,7 +31,7 @@ function ask(view, topic) {
     act: async () => {
       const range = { since: since.value.trim(), until: until.value.trim(), topic: which.value.trim() };
       const found = await get(at(view.table, "published", "preview"), range);
-      if (!found.rows) throw new Error("Nothing that is kept was delivered then. What is kept, and for how long, is the table's history.");
+      if (!found.rows) throw new Error("No event that is kept was delivered then. The table's history says what is kept, its retention for how long.");
       return { since: found.since, until: found.until, topic: range.topic };
     },
   });
@@ -44,6 +44,6 @@ function begin(view, range) {
     choice: range,
     paced: true,
     title: (rows) => `Deliver ${counted(rows, "event")} again?`,
-    text: "Each gets all its attempts again and goes to all its sinks, with the id it had: receivers that know ids again leave out what they have.",
+    text: "Each gets all its attempts again and goes to all its sinks, with the same id: receivers that deduplicate skip what they have.",
   });
 }

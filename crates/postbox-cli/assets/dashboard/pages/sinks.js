@@ -15,7 +15,7 @@ export function show(view) {
   const place = h("div", { class: "stack" });
   let sinks = null;
   const draw = () => sinks && fill(place, sinks.length ? h("div", { class: "grid" }, sinks.map((sink) => one(view, sink))) : none());
-  fill(view.main, head("Sinks", "Where events go. A sink that fails too often is left alone for a while (its circuit opens) and probed with one event; the others go on."), place);
+  fill(view.main, head("Sinks", "Where events go. While a sink is down its circuit is open: its events wait and one of them probes it, and the other sinks go on."), place);
   view.failed = (error) => fill(place, failure(error));
   view.every(10, async () => {
     sinks = (await get("sinks")).sinks;

@@ -40,7 +40,7 @@ async fn reach(sink: &Sink) -> Option<Finding> {
         .filter_map(|(host, tried)| Some(format!("{host}: {}", tried.as_ref().err()?)))
         .collect();
     let fix =
-        "see that it runs, that its address is right, and what is between; events wait and spend no attempt";
+        "check that it runs, its address, and the network between; its events wait and spend no attempt";
     Some(if failed.is_empty() {
         Finding::good("sink", format!("sink {name} can be reached at {}", hosts.join(", ")))
     } else if failed.len() < hosts.len() {
@@ -69,9 +69,9 @@ fn folder(name: &str, path: &str) -> Finding {
         return Finding::wrong("sink", Code::SinkUnreachable, what, "name a file in the sink's URL");
     }
     if !folder.is_dir() {
-        let what = format!("sink {name} cannot be written: {} is no folder", folder.display());
+        let what = format!("sink {name} cannot be written: {} is not a folder", folder.display());
         let fix = format!("mkdir -p {}", folder.display());
         return Finding::wrong("sink", Code::SinkUnreachable, what, fix);
     }
-    Finding::good("sink", format!("sink {name} has its folder, {}", folder.display()))
+    Finding::good("sink", format!("sink {name}: its folder {} is there", folder.display()))
 }

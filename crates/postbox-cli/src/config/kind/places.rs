@@ -138,7 +138,7 @@ pub(in crate::config) const fn hosts() -> Kind<Vec<String>> {
                     || item.parse::<std::net::IpAddr>().is_ok()
             };
             match items.iter().find(|item| !valid(item)) {
-                Some(item) => Err(format!("has {} in it, which is no host name", shown(item))),
+                Some(item) => Err(format!("has {} in it, which is not a host name", shown(item))),
                 None => Ok(items.iter().map(|item| item.to_ascii_lowercase()).collect()),
             }
         },

@@ -80,7 +80,7 @@ fn a_variable_with_the_databases_name_goes_before_the_file() {
     let warnings = file(TWO).env("DATABASE_URL_ORDRES", "x").config().warnings;
     assert_eq!(
         warnings,
-        ["the variable DATABASE_URL_ORDRES is that of no [[database]]: orders, old-billing"]
+        ["the variable DATABASE_URL_ORDRES belongs to no [[database]]: orders, old-billing"]
     );
     assert!(
         Start::default().env("DATABASE_URL_OTHERS", "x").config().warnings.is_empty(),
