@@ -106,7 +106,7 @@ pub(super) async fn count(State(admin): Shared, Path(id): Path<String>, uri: Uri
 async fn chosen_of(table: &Table, fields: &Fields, ids: &str) -> Result<Chosen, Refusal> {
     let events = fields.event_ids(ids)?;
     let filter = filter_of(table, fields).await?.ok_or_else(|| {
-        Refusal::conflict("nothing died of this cause, or not any more").next("look at the causes again")
+        Refusal::conflict("nothing is dead of this cause (any more)").next("look at the causes again")
     })?;
     let ways = [!events.is_empty(), filter != DeadFilter::default(), fields.on("all")?];
     match ways.iter().filter(|way| **way).count() {
@@ -245,7 +245,7 @@ impl Agreed {
     ) -> Result<Plan, Refusal> {
         let rows = matched.min(self.rows).min(self.first.unwrap_or(u64::MAX));
         if rows == 0 {
-            return Err(Refusal::conflict("nothing matches, or not any more"));
+            return Err(Refusal::conflict("nothing matches (any more)"));
         }
         let command = command.flag("first", self.first).flag("rate", self.rate.map(pace)).line();
         let (rate, watch) = (self.rate, Duration::from_secs(self.watch));

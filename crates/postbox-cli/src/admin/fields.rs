@@ -229,7 +229,7 @@ pub(super) fn plain<'a>(name: &str, text: &'a str) -> Result<&'a str, Refusal> {
 
 /// An event's id in a path.
 pub(super) fn event_id(text: &str) -> Result<EventId, Refusal> {
-    Uuid::try_parse(text).map(EventId).map_err(|_| Refusal::request("the event id is no UUID"))
+    Uuid::try_parse(text).map(EventId).map_err(|_| Refusal::request("the event id is not a UUID"))
 }
 
 #[cfg(test)]

@@ -252,7 +252,7 @@ impl Jobs {
     }
 
     fn find(&self, id: &str) -> Result<Arc<Job>, Refusal> {
-        let id = Uuid::try_parse(id).map_err(|_| Refusal::request("the id of the job is no UUID"))?;
+        let id = Uuid::try_parse(id).map_err(|_| Refusal::request("the id of the job is not a UUID"))?;
         let found = self.lock().iter().find(|job| job.id == id).cloned();
         found.ok_or_else(|| {
             Refusal::not_found(format!("there is no job {id} here"))

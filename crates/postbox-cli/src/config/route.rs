@@ -96,7 +96,7 @@ pub(super) fn warnings(Routing { sinks, routes, dead_letter }: &Routing) -> Vec<
     for route in routes.iter().filter(|route| route.destination.is_some()) {
         for sink in sinks.iter().filter(|sink| route.sinks.contains(&sink.name) && is_one_place(sink)) {
             warnings.push(format!(
-                "the route {} (from {}) has a destination, of which the sink {} knows nothing: {} is one place",
+                "the route {} (from {}) has a destination, which the sink {} ignores: {} is one place",
                 shown(&route.topic),
                 route.origin,
                 sink.name,

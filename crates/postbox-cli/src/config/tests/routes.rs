@@ -219,7 +219,7 @@ destination = "events.{topic}"
 "#;
     let warnings = Start::default().file(text).config().warnings;
     let [warning] = warnings.as_slice() else { panic!("{warnings:?}") };
-    assert!(warning.contains("has a destination, of which the sink log knows nothing"), "{warning}");
+    assert!(warning.contains("has a destination, which the sink log ignores"), "{warning}");
 }
 
 #[test]
