@@ -8,6 +8,7 @@ use postbox_core::Code;
 use postbox_core::telemetry::METRICS;
 
 use crate::cli::command;
+use crate::config::DATABASE;
 
 const COMMANDS: &str = "\
 <!-- Made from crates/postbox-cli/src/cli.rs. Do not edit; after a change there, run
@@ -16,7 +17,8 @@ const COMMANDS: &str = "\
 # Commands
 
 Flags that are settings (`--database-url`, `--table`, …) are described in [Configuration](configuration.md); the others are
-below. `--json` prints results and errors as JSON. Commands that change events need the table named by `--table`, not by a file or a variable.
+below. Every command takes `--json`, which prints results and errors as JSON. Those that read the configuration take `--config FILE`, and `--database NAME`
+for one database where the configuration has several. Commands that change events need the table named by `--table`, not by a file or a variable.
 
 | exit code | meaning |
 | --- | --- |
@@ -84,7 +86,7 @@ fn section(page: &mut String, name: &str, command: &Command) {
     let _ = write!(page, "\n## `postbox {name}`\n\n{about}.\n");
     let mut settings = Vec::new();
     let mut own = String::new();
-    for arg in command.get_arguments().filter(|arg| arg.get_id() != "config") {
+    for arg in command.get_arguments().filter(|arg| arg.get_id() != "config" && arg.get_id() != DATABASE) {
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
         match (arg.get_help_heading(), arg.get_long()) {
             (Some(_), Some(long)) => settings.push(format!("`--{long}`")),
@@ -100,7 +102,7 @@ fn section(page: &mut String, name: &str, command: &Command) {
     }
     let settings = match settings.len() {
         0 => String::new(),
-        1..8 => format!("Settings: {}.\n", settings.join(", ")),
+        1..20 => format!("Settings: {}.\n", settings.join(", ")),
         _ => "Settings: all of them.\n".to_owned(),
     };
     for part in [own, settings].iter().filter(|part| !part.is_empty()) {

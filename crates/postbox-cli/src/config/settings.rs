@@ -163,21 +163,21 @@ settings! {
         drain_timeout: Duration = kind::duration::<0, HOUR_MS>(), default "5s", env "OUTBOX_RELAY_DRAIN_TIMEOUT", flag "drain-timeout";
         /// The most bytes of payload in flight at a time, per table.
         max_in_flight_bytes: usize = kind::size::<{ 64 * KIB }, { 1_024 * GIB }>(), default "16MiB", env "OUTBOX_RELAY_MAX_IN_FLIGHT_BYTES", flag "max-in-flight-bytes";
-        /// How events are claimed: `auto` owns the table where it can, and leases rows elsewhere.
+        /// How events are claimed: `owner`, `lease`, or `auto`, which owns the table where it can and leases rows elsewhere.
         claim: Claim = kind::choice::<Claim>(), default "auto", env "OUTBOX_RELAY_CLAIM", flag "claim";
         /// Delivers the events of these tenants only; needs `single_active = false`, and the index that `migrate up --tenants` adds.
         tenants: Vec<TenantId> = kind::tenants(), default "", env "OUTBOX_RELAY_TENANTS", flag "tenants";
         /// Shares claims and slots between tenants; needs the index that `migrate up --fair-tenants` adds.
         fair_tenants: bool = kind::switch(), default "false", env "OUTBOX_RELAY_FAIR_TENANTS", flag "fair-tenants";
-        /// What becomes of a published event: kept until its retention ends, moved to `<table>_history` (which `migrate up --history move` makes), or deleted.
+        /// What becomes of a published event: `keep` leaves it in the table until its retention ends, `move` moves it to `<table>_history` (which `migrate up --history move` makes), `none` deletes it.
         history: History = kind::choice::<History>(), default "keep", env "OUTBOX_RELAY_HISTORY", flag "history";
-        /// Whether the events of one aggregate are delivered in order.
+        /// `aggregate` delivers the events of one aggregate in order; `none` promises no order.
         ordering: Ordering = kind::choice::<Ordering>(), default "none", env "OUTBOX_RELAY_ORDERING", flag "ordering";
         /// After how long the relay replays dead events by itself; `0` never does.
         redrive_after: Option<Duration> = kind::duration_or_never::<1_000, LONGEST_MS>(), default "0", env "OUTBOX_RELAY_REDRIVE_AFTER", flag "redrive-after";
         /// How often the relay replays one event by itself, at most.
         redrive_max: u32 = kind::count::<u32, 1, 1_000>(), default "3", env "OUTBOX_RELAY_REDRIVE_MAX", flag "redrive-max";
-        /// With `ordering = "aggregate"`: whether a dead event blocks its aggregate or is skipped.
+        /// With `ordering = "aggregate"`: a dead event blocks its aggregate (`block`) or is skipped (`skip`).
         on_dead: OnDead = kind::choice::<OnDead>(), default "block", env "OUTBOX_RELAY_ON_DEAD", flag "on-dead";
     }
 
