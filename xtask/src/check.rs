@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::run::{cargo, step, works, works_within};
-use crate::{book, metadata};
+use crate::{book, cancel, metadata};
 
 /// The cargo-deny that `deny.toml` was written for.
 const DENY_VERSION: &str = "0.18.9";
@@ -49,6 +49,7 @@ pub(crate) fn run() -> Result<(), String> {
     } else {
         eprintln!("skipped: advisories (no advisory database)");
     }
+    failed.extend(cancel::run().err());
     failed.extend(book::run().err());
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n       ")) }
 }

@@ -96,7 +96,7 @@ impl Texts {
 }
 
 /// The files of a folder with this ending, in order; `deep` looks into its folders too.
-fn files(folder: &Path, ending: &str, deep: bool) -> Result<Vec<PathBuf>, String> {
+pub(crate) fn files(folder: &Path, ending: &str, deep: bool) -> Result<Vec<PathBuf>, String> {
     let wrong = |error: std::io::Error| format!("{}: {error}", folder.display());
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(wrong)? {

@@ -4,6 +4,7 @@ mod bench;
 mod book;
 mod brokers;
 mod browser;
+mod cancel;
 mod check;
 mod faults;
 mod figures;

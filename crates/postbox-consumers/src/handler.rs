@@ -42,6 +42,12 @@ use crate::message::Message;
 /// transaction fails: pass `message.id()` on as its idempotency key, or enqueue an event for it.
 pub trait Handler<D: Driver>: Send + Sync + 'static {
     /// Has the effect.
+    ///
+    /// # Errors
+    /// Nothing of it is committed, and the error says what becomes of the message.
+    ///
+    /// # Cancel safety
+    /// Dropped at the consumer's [`timeout`](crate::Consumer::timeout), or with its run: the transaction is rolled back.
     fn handle(
         &self,
         tx: &mut OutboxTransaction<D>,

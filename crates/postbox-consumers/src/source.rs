@@ -21,14 +21,24 @@ const REASON_MAX_BYTES: usize = 1024;
 
 /// Where messages come from: the broker's own client, as the loop of a [`Consumer`](crate::Consumer) sees it. For a broker that is not here,
 /// implement it.
+///
+/// # Cancel safety
+/// [`next`](Self::next) is dropped whenever something else happens, and [`halt`](Self::halt) when the broker does not answer; all of it
+/// when the run is dropped. What was not acknowledged must then be delivered again.
 pub trait Source: Send {
     /// A message of it.
     type Incoming: Incoming;
 
     /// Begins. So many messages are worked on at once; to hold more than that would keep them from other consumers.
+    ///
+    /// # Errors
+    /// When there are no messages to be had: the run ends with it before it has begun.
     fn open(&mut self, at_once: usize) -> impl Future<Output = Result<(), SourceError>> + Send;
 
-    /// The next message; none when there will never be another one. An error ends the loop: what the client mends by itself is none.
+    /// The next message; none when there will never be another one.
+    ///
+    /// # Errors
+    /// One ends the run: what the client mends by itself is none.
     ///
     /// # Cancel safety
     /// Must be cancel safe: dropped and called again, it loses no message.
@@ -49,6 +59,13 @@ pub trait Source: Send {
 }
 
 /// A message in hand, and all that can be done about it.
+///
+/// # Errors
+/// They are logged. A message that could not be acknowledged is delivered again and known by the inbox; one that could not be
+/// [buried](Self::bury) is buried again until it is.
+///
+/// # Cancel safety
+/// [`renew`](Self::renew) is dropped when the message is settled; all of it when the run is dropped.
 pub trait Incoming: Send + Sync {
     /// The message. Asked for once.
     fn envelope(&mut self) -> Envelope;

@@ -234,6 +234,12 @@ pub enum Published {
 }
 
 /// The events of one table. Every change is written to the audit log with the name of who made it.
+///
+/// # Errors
+/// When the table is missing or the database fails; [`StoreError::kind`] tells whether the same again may work.
+///
+/// # Cancel safety
+/// What only reads may be dropped at any time. A change that is dropped was made as a whole, or not at all.
 pub trait Browse: Send + Sync {
     /// The time by the database's clock, which all times of events are taken from.
     fn now(&self) -> impl Future<Output = Result<OffsetDateTime, StoreError>> + Send;

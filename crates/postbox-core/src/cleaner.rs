@@ -13,6 +13,12 @@ use crate::table::inbox_beside;
 use crate::telemetry::Telemetry;
 
 /// Deletes old rows of one table, a batch at a time.
+///
+/// # Errors
+/// When the table is missing or the database fails; [`StoreError::kind`] tells whether the same again may work.
+///
+/// # Cancel safety
+/// A sweep that is dropped deletes its batch as a whole, or nothing. [`tidy`](Self::tidy) changes no row in any case.
 pub trait Sweep: Send + Sync + 'static {
     /// The table's name, for logs and metrics.
     fn table(&self) -> &str;
@@ -39,6 +45,12 @@ pub trait Sweep: Send + Sync + 'static {
 }
 
 /// Says beforehand what sweeps would delete.
+///
+/// # Errors
+/// As [`Sweep`].
+///
+/// # Cancel safety
+/// Only reads; may be dropped at any time.
 pub trait SweepCount: Sweep {
     /// How many rows are past their retention now; `batch` has no part in it.
     fn due(&self, request: &SweepRequest) -> impl Future<Output = Result<Due, StoreError>> + Send;
@@ -263,6 +275,9 @@ impl<S: Sweep> Cleaner<S> {
     }
 
     /// Cleans every interval until closed. Failures are logged and tried again at the next interval.
+    ///
+    /// # Cancel safety
+    /// As [`run_once`](Self::run_once).
     pub async fn run(&self) {
         let work = async { tokio::join!(self.run_sweeps(), self.run_tidying()) };
         work.instrument(self.telemetry.span()).await;

@@ -74,6 +74,13 @@ pub struct DeadCause {
 }
 
 /// The dead events of one table. Every change is written to the audit log with the name of who made it.
+///
+/// # Errors
+/// When the table is missing or the database fails; [`StoreError::kind`] tells whether the same again may work.
+///
+/// # Cancel safety
+/// What only reads may be dropped at any time. Of a change that is dropped, each transaction was committed as a whole, or not at all;
+/// those before it stay.
 pub trait DeadLetters: Send + Sync {
     /// Dead events that match, oldest first.
     fn query(

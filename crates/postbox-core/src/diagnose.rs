@@ -87,6 +87,9 @@ pub struct Flow {
 
 /// Looks at everything between the program and a table that can be wrong. What cannot be looked at is a finding too,
 /// never an error.
+///
+/// # Cancel safety
+/// Only looks; may be dropped at any time.
 pub trait Diagnose: Send + Sync {
     /// The findings about the server, the way to it, and the table's structure.
     fn diagnose(&self, examination: Examination) -> impl Future<Output = Vec<Finding>> + Send;

@@ -81,10 +81,16 @@ pub trait Dispatcher: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`DispatchError`] says what is to be done: retry, reject, or wait until the destination is back.
+    ///
+    /// # Cancel safety
+    /// A relay drops it at `dispatch_timeout`, and when it stops: the event counts as not delivered, and comes again.
     fn dispatch(&self, delivery: &Delivery) -> impl Future<Output = Result<(), DispatchError>> + Send;
 
     /// Delivers several events at once, recording each one's outcome as soon as it is known, so that a timeout
     /// keeps what was confirmed.
+    ///
+    /// # Cancel safety
+    /// As [`dispatch`](Self::dispatch), for those events whose outcome was not recorded.
     fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) -> impl Future<Output = ()> + Send {
         async move {
             for (index, delivery) in batch.iter().enumerate() {

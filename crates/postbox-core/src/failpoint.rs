@@ -5,8 +5,7 @@
 
 /// Does what the environment says for this place; `detail` narrows it (a topic, a table).
 #[cfg(feature = "failpoints")]
-#[allow(clippy::missing_panics_doc, reason = "a panic is what a test asks for here")]
-pub async fn hit(place: &str, detail: &str) {
+pub(crate) async fn hit(place: &str, detail: &str) {
     use std::sync::OnceLock;
     static RULES: OnceLock<Vec<(String, String, Option<String>)>> = OnceLock::new();
 
@@ -38,4 +37,4 @@ pub async fn hit(place: &str, detail: &str) {
 #[cfg(not(feature = "failpoints"))]
 #[inline]
 #[allow(clippy::unused_async, reason = "the same signature as with the feature")]
-pub async fn hit(_: &str, _: &str) {}
+pub(crate) async fn hit(_: &str, _: &str) {}

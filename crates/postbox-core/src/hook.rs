@@ -56,6 +56,9 @@ use crate::redact;
 /// back (`ROLLBACK TO SAVEPOINT`) and the rest committed runs both, each with its part.
 ///
 /// What a process does after a commit is lost when it dies in between. Whatever *must* happen is a handler's work.
+///
+/// # Cancel safety
+/// Who drops an enqueue drops `before_write` and `after_write` with it. The last two run in a task of their own, to their end.
 pub trait WriterHook: Send + Sync + 'static {
     /// Before events are written. What is taken out of the list is not written, and its receipt says
     /// [`Suppressed`](crate::Enqueued::Suppressed); what is changed ([`Record::rebuild`]) is written changed and checked

@@ -27,6 +27,9 @@ use crate::transaction::OutboxTransaction;
 pub const DEFAULT_RETENTION: Duration = Duration::from_hours(24);
 
 /// Where calls are remembered. Cheap to clone. All times are the database's.
+///
+/// # Cancel safety
+/// What is dropped was done or not. With the same ticket all of it can be asked again, and twice is as once.
 pub trait IdempotencyStore: Clone + Send + Sync + 'static {
     /// The driver of the transactions in which a call can be finished.
     type Driver: IdempotencyDriver;

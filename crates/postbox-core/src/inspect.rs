@@ -52,6 +52,12 @@ pub struct TableRelay {
 }
 
 /// Reads the state of a table.
+///
+/// # Errors
+/// When the table is missing or the database fails; [`StoreError::kind`] tells whether the same again may work.
+///
+/// # Cancel safety
+/// Only reads; may be dropped at any time.
 pub trait Inspect: Send + Sync {
     /// Counts what the table holds; bounded work whatever its size.
     fn counts(&self) -> impl Future<Output = Result<TableCounts, StoreError>> + Send;

@@ -46,6 +46,10 @@ use crate::redact;
 /// ```
 ///
 /// They run per event, also where a sink takes a batch, and are part of the dispatch: its timeout covers them.
+///
+/// # Cancel safety
+/// Both are dropped with their dispatch, at its timeout or at the relay's end. Those that have let the event pass and heard no outcome
+/// are then told in a task of its own.
 pub trait EventInterceptor: Send + Sync + 'static {
     /// Before the dispatch. An error ends it here: the destination does not see the event, which is tried again, dead
     /// or put off as the error says (any error is a retry, a [`DispatchError`] says more). A panic is a retry.

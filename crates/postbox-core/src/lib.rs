@@ -24,7 +24,7 @@ pub mod diagnose;
 pub mod dispatcher;
 pub mod embed;
 pub mod event;
-pub mod failpoint;
+mod failpoint;
 #[doc(hidden)]
 pub mod hash;
 pub mod history;

@@ -24,6 +24,15 @@ pub use token::Token;
 ///
 /// Every change is fenced: a row that another relay took meanwhile is reported as lost and left alone. All times are
 /// compared by the database's clock. Implement it for your own database; `postbox-testkit` has the suite to pass.
+///
+/// # Errors
+/// A relay that is refused at its start ends, unless it is [patient](crate::RelayBuilder::patient). Everything else, and everything
+/// later, it tries again for ever.
+///
+/// # Cancel safety
+/// A relay drops [`open`](Self::open) and [`require`](Self::require) when it is told to stop, [`wait`](Self::wait) whenever
+/// something else happens, and [`close`](Self::close) when it takes too long: these must be cancel safe. All others it runs in
+/// tasks of their own; what is cut off there with the runtime waits until its lease has run out.
 pub trait Store: Clone + Send + Sync + 'static {
     /// The table's name, for logs and metrics.
     fn table(&self) -> &str;
@@ -100,7 +109,7 @@ pub trait Store: Clone + Send + Sync + 'static {
         std::future::ready(Ok(0))
     }
 
-    /// Waits until rows may have become available, at most so long. Cancel safe.
+    /// Waits until rows may have become available, at most so long.
     fn wait(&self, at_most: Duration) -> impl Future<Output = ()> + Send;
 
     /// Gives up being the active relay, so that another takes over at once.

@@ -61,6 +61,12 @@ pub struct AuditEntry {
 }
 
 /// Looks at a table as a whole, and at its audit log.
+///
+/// # Errors
+/// When the table is missing or the database fails; [`StoreError::kind`] tells whether the same again may work.
+///
+/// # Cancel safety
+/// What only reads may be dropped at any time. A [`note`](Self::note) that is dropped was written or not.
 pub trait Survey: Send + Sync {
     /// What was published within so long, at most `limit` events; bounded work whatever the table's size.
     fn recent(&self, within: Duration, limit: u32)

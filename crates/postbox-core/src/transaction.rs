@@ -12,6 +12,9 @@ use crate::journal::{InDoubt, Journal, Open};
 use crate::tx::{Inserted, Insertion, OutboxTable, OutboxTx};
 
 /// A pool on which [`Outbox::begin`](crate::Outbox::begin) can open a transaction. Implemented on borrows.
+///
+/// # Cancel safety
+/// As the driver's own `begin`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a pool on which Postbox can begin a transaction",
     label = "pass a reference to your pool",
@@ -24,6 +27,9 @@ pub trait OutboxPool<D: Driver> {
 
 /// What Postbox has to be able to do with the transactions of a driver that it opens itself. Implemented on the marker
 /// of the driver's [`OutboxTx`].
+///
+/// # Cancel safety
+/// Not cancel safe, except [`rollback`](Self::rollback): a dropped statement has an unknown result, a dropped COMMIT may have happened.
 pub trait Driver: Sized + 'static {
     /// An open transaction; dropped, it is rolled back.
     type Transaction: Send;

@@ -14,6 +14,12 @@ use crate::table::TableName;
 /// Taken by value and implemented on borrows, so that drivers keep their own error types and a pool, which is not a
 /// transaction, does not compile. `Driver` is a marker that each implementation brings along and that callers never
 /// see: with it, a crate can implement this trait for the types of a driver, neither of which are its own.
+///
+/// # Errors
+/// As the driver. The transaction cannot go on then: its caller rolls it back.
+///
+/// # Cancel safety
+/// Not cancel safe: a dropped call leaves the statement's result unknown. Its caller rolls the transaction back.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an open transaction",
     label = "an event must be written in the transaction that writes your data",

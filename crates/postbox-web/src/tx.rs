@@ -131,6 +131,9 @@ impl<D: IdempotencyDriver> IdempotentTx<D> {
     ///
     /// # Errors
     /// As the driver. The transaction is rolled back all the same.
+    ///
+    /// # Cancel safety
+    /// Dropped, it still rolls back.
     pub async fn rollback(self) -> Result<(), D::Error> {
         self.session.stage.set(At::Unused);
         self.tx.rollback().await

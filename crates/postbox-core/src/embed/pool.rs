@@ -46,6 +46,9 @@ pub trait PostboxPool<D>: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// What is in the way, with the next step.
+    ///
+    /// # Cancel safety
+    /// Only looks; may be dropped at any time.
     fn examine(
         &self,
         table: &TableName,

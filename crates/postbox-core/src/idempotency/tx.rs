@@ -9,6 +9,12 @@ use crate::transaction::{Driver, OutboxTransaction};
 
 /// An open transaction of some driver, in which a call can be finished. `Driver` marks the driver as with
 /// [`OutboxTx`](crate::OutboxTx): it is always inferred.
+///
+/// # Errors
+/// As the driver. The transaction cannot go on then: its caller rolls it back.
+///
+/// # Cancel safety
+/// Not cancel safe: a dropped call leaves the statement's result unknown. Its caller rolls the transaction back.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an open transaction",
     label = "a call must be finished in the transaction that has its effect",
@@ -33,6 +39,9 @@ pub struct Finish<'a> {
 }
 
 /// The same of the transactions of a driver that Postbox opens itself. Implemented on the driver's marker.
+///
+/// # Cancel safety
+/// As [`IdempotencyTx`].
 pub trait IdempotencyDriver: Driver {
     /// As [`IdempotencyTx::finish`].
     fn finish(

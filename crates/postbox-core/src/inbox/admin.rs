@@ -77,6 +77,12 @@ pub struct InboxKeyError;
 /// The inbox beside one outbox table. Every change is written to the audit log with the name of who made it.
 ///
 /// The names begin with `inbox` since what implements it also implements the others' traits.
+///
+/// # Errors
+/// When the table is missing or the database fails; [`StoreError::kind`] tells whether the same again may work.
+///
+/// # Cancel safety
+/// What only reads may be dropped at any time. What a dropped [`inbox_forget`](Self::inbox_forget) had committed stays forgotten.
 pub trait InboxAdmin: Send + Sync {
     /// Whether there is one.
     fn has_inbox(&self) -> impl Future<Output = Result<bool, StoreError>> + Send;

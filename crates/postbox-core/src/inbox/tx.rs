@@ -9,6 +9,12 @@ use crate::uow::UnitOfWork;
 
 /// An open transaction of some driver, in which messages can be recorded. Implemented where [`OutboxTx`](crate::OutboxTx) is,
 /// with the same marker, so that effect, memory and further events are one commit.
+///
+/// # Errors
+/// As the driver. The transaction cannot go on then: its caller rolls it back.
+///
+/// # Cancel safety
+/// Not cancel safe: a dropped call leaves the statement's result unknown. Its caller rolls the transaction back.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an open transaction",
     label = "a message must be recorded in the transaction that has its effect",
@@ -36,6 +42,9 @@ pub trait InboxTx<Driver>: Sized {
 }
 
 /// The same of a driver whose transactions Postbox opens itself.
+///
+/// # Cancel safety
+/// As [`InboxTx`].
 pub trait InboxDriver: Driver {
     /// As [`InboxTx::record`].
     fn record(

@@ -116,6 +116,9 @@ impl RelayHealth {
     }
 
     /// Waits until the table was reached.
+    ///
+    /// # Cancel safety
+    /// Only waits; it can be dropped and called again.
     pub async fn opened(&self) {
         // The sender is in our own hands, so this cannot fail.
         let _ = self.opened.subscribe().wait_for(|opened| *opened).await;

@@ -105,6 +105,9 @@ impl<S: Store> Relay<S> {
     ///
     /// # Errors
     /// When the relay was closed or the store fails.
+    ///
+    /// # Cancel safety
+    /// Dropped, what was claimed stays with the relay: the next call goes on with it, unless its leases have run out by then.
     pub async fn run_once(&mut self) -> Result<RunReport, RelayError> {
         if self.closed {
             return Err(RelayError::Closed);
@@ -113,6 +116,9 @@ impl<S: Store> Relay<S> {
     }
 
     /// Gives up the table; nothing runs on this relay any more.
+    ///
+    /// # Cancel safety
+    /// Dropped, the relay is closed all the same; another one takes over as after a crash.
     pub async fn close(&mut self) {
         self.closed = true;
         self.engine.close().await;
@@ -123,6 +129,10 @@ impl<S: Store> Relay<S> {
     /// # Errors
     /// When the relay was closed or the store refuses the table at the start. Later failures are logged and tried
     /// again for ever.
+    ///
+    /// # Cancel safety
+    /// Dropped, it ends as a crash would end it: dispatches are cut off, and what was claimed waits until its lease has run out.
+    /// [`with_graceful_shutdown`](Self::with_graceful_shutdown) ends it in good order.
     pub async fn run(self) -> Result<(), RelayError> {
         self.with_graceful_shutdown(std::future::pending()).await
     }
@@ -132,6 +142,9 @@ impl<S: Store> Relay<S> {
     ///
     /// # Errors
     /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run): to stop it, end the signal.
     pub async fn with_graceful_shutdown(
         mut self,
         signal: impl Future<Output = ()> + Send,
@@ -143,7 +156,10 @@ impl<S: Store> Relay<S> {
         self.engine.run(signal).instrument(span).await
     }
 
-    /// Runs in a task of its own.
+    /// Runs in a task of its own, until [`RelayHandle::shutdown`].
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
     pub fn spawn(self) -> RelayHandle {
         let (stop, mut stopped) = watch::channel(false);
         let health = self.health();
@@ -203,7 +219,7 @@ impl Drop for Ending {
     }
 }
 
-/// A relay that runs in a task.
+/// A relay that runs in a task. Dropped, it runs on, as long as the runtime does.
 #[derive(Debug)]
 pub struct RelayHandle {
     stop: watch::Sender<bool>,
@@ -231,6 +247,9 @@ impl RelayHandle {
     ///
     /// # Errors
     /// When the relay could not start, or its task panicked.
+    ///
+    /// # Cancel safety
+    /// Dropped, the stop goes on by itself, without anybody waiting for it.
     pub async fn shutdown(self) -> Result<(), RelayError> {
         self.stop.send_replace(true);
         self.join().await
@@ -240,6 +259,9 @@ impl RelayHandle {
     ///
     /// # Errors
     /// As [`shutdown`](Self::shutdown).
+    ///
+    /// # Cancel safety
+    /// Dropped, the relay runs on, and nobody can stop it any more.
     pub async fn join(self) -> Result<(), RelayError> {
         match self.task.await {
             Ok(result) => result,
