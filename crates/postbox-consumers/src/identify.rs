@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::message::Envelope;
 
 /// The header by which every sink of Postbox names its event.
-pub const EVENT_ID: &str = "event_id";
+pub(crate) const EVENT_ID: &str = "event_id";
 /// The headers by which an event is known without an id, in the order of [`MessageId::composite`].
 const COMPOSITE: [&str; 4] = ["aggregate_type", "aggregate_id", "topic", "sequence"];
 

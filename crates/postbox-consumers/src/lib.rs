@@ -48,7 +48,7 @@ mod work;
 
 pub use consumer::Consumer;
 pub use handler::{Handler, HandlerFn};
-pub use identify::{EVENT_ID, Identify};
+pub use identify::Identify;
 #[cfg(feature = "kafka")]
 pub use kafka::{KafkaIncoming, KafkaSource};
 pub use message::{Envelope, Message};
@@ -59,6 +59,6 @@ pub use rabbitmq::{RabbitIncoming, RabbitSource};
 #[cfg(feature = "redis")]
 pub use redis::{RedisIncoming, RedisSource};
 pub use run::{ConsumerHandle, ConsumerReport};
-pub use source::{CONSUMER, DeadLetter, Incoming, SOURCE, Source, SourceError};
+pub use source::{DeadLetter, Incoming, Source, SourceError};
 #[cfg(feature = "http")]
 pub use webhook::{Webhook, WebhookError};

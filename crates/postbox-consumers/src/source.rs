@@ -13,9 +13,9 @@ use time::format_description::well_known::Rfc3339;
 use crate::message::Envelope;
 
 /// The header of a dead letter with where it came from.
-pub const SOURCE: &str = "postbox-dead-source";
+const SOURCE: &str = "postbox-dead-source";
 /// The header of a dead letter with the consumer that gave it up.
-pub const CONSUMER: &str = "postbox-dead-consumer";
+const CONSUMER: &str = "postbox-dead-consumer";
 /// Headers are to stay small.
 const REASON_MAX_BYTES: usize = 1024;
 

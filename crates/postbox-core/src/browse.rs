@@ -41,11 +41,6 @@ impl EventStatus {
             Self::Dead => "DEAD",
         }
     }
-
-    /// Whether a relay has still to do something about it.
-    pub const fn is_waiting(self) -> bool {
-        matches!(self, Self::New | Self::Publishing | Self::Failed)
-    }
 }
 
 impl fmt::Display for EventStatus {

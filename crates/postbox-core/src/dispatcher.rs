@@ -192,6 +192,28 @@ impl Error for DispatchError {
 pub(crate) type Outcome = (usize, Result<(), DispatchError>);
 
 /// Where a dispatcher records what became of each event of a batch.
+///
+/// ```
+/// use postbox_core::{Delivery, DispatchError, Dispatcher, Receipts};
+///
+/// /// Writes a whole batch at once.
+/// struct Bulk;
+///
+/// impl Dispatcher for Bulk {
+///     async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
+///         Receipts::of_one(self, delivery).await
+///     }
+///
+///     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
+///         // … one write …
+///         receipts.all_delivered();
+///     }
+///
+///     fn batch_limit(&self) -> usize {
+///         1000
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Receipts(Arc<Shared>);
 
@@ -212,6 +234,20 @@ impl Receipts {
     pub fn new(len: usize) -> Self {
         let state = State { known: vec![false; len], fresh: VecDeque::with_capacity(len) };
         Self(Arc::new(Shared { state: Mutex::new(state), recorded: Notify::new() }))
+    }
+
+    /// Delivers one event as a batch of one: the [`dispatch`](Dispatcher::dispatch) of a dispatcher whose way of working is the batch.
+    ///
+    /// # Errors
+    /// What was recorded for the event; a retry, if nothing was.
+    ///
+    /// # Cancel safety
+    /// As its [`dispatch_batch`](Dispatcher::dispatch_batch).
+    pub async fn of_one(dispatcher: &impl Dispatcher, delivery: &Delivery) -> Result<(), DispatchError> {
+        let mut receipts = Self::new(1);
+        dispatcher.dispatch_batch(std::slice::from_ref(delivery), &mut receipts).await;
+        let outcome = receipts.take().pop().map(|(_, outcome)| outcome);
+        outcome.unwrap_or_else(|| Err(DispatchError::retry("the dispatcher said nothing about this event")))
     }
 
     /// Records the outcome of the event at this place; only the first one counts.

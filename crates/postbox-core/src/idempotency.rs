@@ -23,9 +23,6 @@ use crate::store::StoreError;
 use crate::table::TableName;
 use crate::transaction::OutboxTransaction;
 
-/// For how long calls are remembered, unless somebody says otherwise.
-pub const DEFAULT_RETENTION: Duration = Duration::from_hours(24);
-
 /// Where calls are remembered. Cheap to clone. All times are the database's.
 ///
 /// # Cancel safety

@@ -206,10 +206,7 @@ struct Intercepted {
 
 impl Dispatcher for Intercepted {
     async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
-        let mut receipts = Receipts::new(1);
-        self.dispatch_batch(std::slice::from_ref(delivery), &mut receipts).await;
-        let outcome = receipts.take().pop().map(|(_, outcome)| outcome);
-        outcome.unwrap_or_else(|| Err(DispatchError::retry("the dispatcher said nothing about this event")))
+        Receipts::of_one(self, delivery).await
     }
 
     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {

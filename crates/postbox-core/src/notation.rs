@@ -100,7 +100,7 @@ pub fn accepted_sizes(min: u64, max: u64) -> String {
 }
 
 /// A number of bytes in the largest unit that divides it.
-pub fn show_size(bytes: u64) -> String {
+fn show_size(bytes: u64) -> String {
     [(GIB, "GiB"), (KIB * KIB, "MiB"), (KIB, "KiB")]
         .into_iter()
         .find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit))

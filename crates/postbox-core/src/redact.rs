@@ -6,7 +6,7 @@ use std::fmt;
 use crate::event::Payload;
 
 /// The default of `OUTBOX_LAST_ERROR_MAX_BYTES`.
-pub const LAST_ERROR_MAX_BYTES: usize = 2048;
+pub(crate) const LAST_ERROR_MAX_BYTES: usize = 2048;
 
 /// A short, clean account of an error: cut on a character boundary, control characters escaped, credentials in
 /// URLs masked, and nothing from the payload.

@@ -11,7 +11,7 @@ use crate::inspect::TableCounts;
 use crate::topic::Topic;
 
 /// Topics beyond this number share the label `other` (hazard 50).
-pub const DEFAULT_TOPIC_LABELS: usize = 200;
+pub(crate) const DEFAULT_TOPIC_LABELS: usize = 200;
 const OTHER: &str = "other";
 
 /// A metric that Postbox exports: name without prefix, kind, labels, help.
@@ -175,11 +175,12 @@ impl std::fmt::Debug for TopicMetrics {
 
 impl Telemetry {
     /// The metrics of a table under a prefix, with at most so many topics as labels.
-    pub fn new(prefix: &str, table: &str, topic_labels: usize) -> Self {
+    pub(crate) fn new(prefix: &str, table: &str, topic_labels: usize) -> Self {
         Self::in_database(prefix, None, table, topic_labels)
     }
 
-    /// The same for a table of one of several databases: everything also has the label `database`. Without a name, nothing has.
+    /// The metrics of a table under a prefix, with at most so many topics as labels. Where the database has a name, since there are
+    /// several, everything also has the label `database`.
     pub fn in_database(prefix: &str, database: Option<&str>, table: &str, topic_labels: usize) -> Self {
         let (prefix, table, database) = (prefix.to_owned(), table.to_owned(), database.map(Into::into));
         let (topics, consumers) = (Mutex::default(), Mutex::default());
@@ -187,7 +188,7 @@ impl Telemetry {
     }
 
     /// An event was written.
-    pub fn enqueued(&self, topic: &Topic) {
+    pub(crate) fn enqueued(&self, topic: &Topic) {
         self.with_topic(topic, |metrics| metrics.enqueued.increment(1));
     }
 
@@ -229,7 +230,7 @@ impl Telemetry {
     }
 
     /// Rows were deleted after their retention.
-    pub fn cleaned(&self, rows: u64) {
+    pub(crate) fn cleaned(&self, rows: u64) {
         metrics::counter!(self.name("cleaned_total"), self.labels([])).increment(rows);
     }
 

@@ -11,8 +11,6 @@
 //! - [`options`] and [`address`] – what a sink is told, checked; [`destination`] – where at a broker an event goes.
 //! - [`url`] – which sink a URL means.
 
-#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
-use postbox_core::{Delivery, Dispatcher};
 use postbox_core::{DispatchError, Receipts};
 
 pub mod address;
@@ -39,7 +37,8 @@ pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod stdout;
-pub mod tls;
+#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod tls;
 pub mod url;
 
 pub use destination::Destination;
@@ -67,13 +66,4 @@ fn record_all(outcome: Result<(), DispatchError>, receipts: &mut Receipts) {
         Ok(()) => receipts.all_delivered(),
         Err(error) => receipts.rest_failed(error),
     }
-}
-
-/// Delivers one event as a batch of one, for sinks whose way of working is the batch.
-#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
-async fn dispatch_one(sink: &impl Dispatcher, delivery: &Delivery) -> Result<(), DispatchError> {
-    let mut receipts = Receipts::new(1);
-    sink.dispatch_batch(std::slice::from_ref(delivery), &mut receipts).await;
-    let outcome = receipts.take().into_iter().next().map(|(_, outcome)| outcome);
-    outcome.unwrap_or_else(|| Err(DispatchError::retry("the sink said nothing about this event")))
 }

@@ -7,16 +7,16 @@ use crate::options::Reader;
 /// Certificates as files in PEM, from the options `tls_ca`, `tls_cert` and `tls_key`. The server's certificate is always
 /// checked: against `tls_ca` where it is given, else against the machine's own roots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TlsFiles {
+pub(crate) struct TlsFiles {
     /// The roots that the server's certificate is checked against.
-    pub ca: Option<PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
     /// The client's own certificate and its key.
-    pub client: Option<(PathBuf, PathBuf)>,
+    pub(crate) client: Option<(PathBuf, PathBuf)>,
 }
 
 impl TlsFiles {
     /// Reads the options; `encrypted` tells whether the URL's scheme asks for TLS at all.
-    pub fn from_options(options: &mut Reader, encrypted: bool, scheme: &str) -> Self {
+    pub(crate) fn from_options(options: &mut Reader, encrypted: bool, scheme: &str) -> Self {
         let given = ["tls_ca", "tls_cert", "tls_key"].into_iter().find(|name| options.has(name));
         if let Some(name) = given.filter(|_| !encrypted) {
             options.problem(

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A source of random numbers in `0.0..1.0`, injectable for tests.
-pub type Random = Arc<dyn Fn() -> f64 + Send + Sync>;
+/// A source of random numbers in `0.0..1.0`.
+type Random = Arc<dyn Fn() -> f64 + Send + Sync>;
 
 /// The wait before attempt `n + 1`.
 #[derive(Clone)]

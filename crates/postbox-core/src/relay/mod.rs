@@ -37,7 +37,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
-pub use backoff::{Backoff, Random};
+pub use backoff::Backoff;
 pub use builder::RelayBuilder;
 pub use deliveries::Deliveries;
 pub use error::RelayError;

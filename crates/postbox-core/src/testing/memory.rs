@@ -260,7 +260,8 @@ impl MemoryTransaction {
     }
 
     /// Takes back what was written last, as `ROLLBACK TO SAVEPOINT` does behind the outbox's back.
-    pub fn take_back_last(&mut self) {
+    #[cfg(test)]
+    pub(crate) fn take_back_last(&mut self) {
         if self.staged.pop().is_some() {
             self.table.lock().uncommitted -= 1;
         }

@@ -51,7 +51,8 @@ impl Encoding {
     }
 
     /// Whether messages are CloudEvents.
-    pub fn is_cloudevents(&self) -> bool {
+    #[cfg(feature = "http")]
+    pub(crate) fn is_cloudevents(&self) -> bool {
         self.cloudevents.is_some()
     }
 

@@ -70,9 +70,7 @@ impl Pinned {
         }
         Ok(found)
     }
-}
 
-impl Pinned {
     async fn addresses(self: Arc<Self>, host: String) -> Result<Vec<IpAddr>, ResolveError> {
         let found = self.lookup.lookup(&host).await;
         self.judge(host, found)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postbox_core::redact::is_secret_name;
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
@@ -9,12 +10,10 @@ use rdkafka::producer::BaseProducer;
 
 use super::producer::Reporter;
 use crate::address::Address;
+use crate::destination::Destination;
 use crate::encode::{Binding, Encoding};
 use crate::options::{Options, Reader};
 use crate::url::SinkError;
-use postbox_core::redact::is_secret_name;
-
-use crate::destination::Destination;
 
 /// Below the relay's `dispatch_timeout`, which is 30 s unless told otherwise: the client says first what is wrong.
 const TIMEOUT: Duration = Duration::from_secs(20);

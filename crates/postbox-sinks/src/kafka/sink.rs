@@ -65,14 +65,6 @@ impl KafkaSink {
         Ok(Self(Arc::new(Shared { config, together: Mutex::default(), alone: Mutex::default() })))
     }
 
-    async fn send(&self, batch: &[Delivery], receipts: &mut Receipts) {
-        let all: Vec<usize> = (0..batch.len()).collect();
-        let suspects = self.0.send(Way::Together, batch, &all, receipts).await;
-        if !suspects.is_empty() {
-            self.0.send(Way::Alone, batch, &suspects, receipts).await;
-        }
-    }
-
     #[cfg(test)]
     pub(super) fn producer(&self) -> Arc<Producer> {
         self.0.producer(Way::Together).expect("a producer")
@@ -254,14 +246,15 @@ impl Sending<'_> {
 
 impl Dispatcher for KafkaSink {
     async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
-        let mut receipts = Receipts::new(1);
-        self.send(std::slice::from_ref(delivery), &mut receipts).await;
-        let outcome = receipts.take().into_iter().next().map(|(_, outcome)| outcome);
-        outcome.unwrap_or_else(|| Err(DispatchError::retry("the client said nothing of the event")))
+        Receipts::of_one(self, delivery).await
     }
 
     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
-        self.send(batch, receipts).await;
+        let all: Vec<usize> = (0..batch.len()).collect();
+        let suspects = self.0.send(Way::Together, batch, &all, receipts).await;
+        if !suspects.is_empty() {
+            self.0.send(Way::Alone, batch, &suspects, receipts).await;
+        }
     }
 
     fn batch_limit(&self) -> usize {

@@ -15,7 +15,7 @@ const ENCRYPTED: [&str; 2] = ["nats+tls", "tls"];
 
 /// What a NATS sink is told.
 #[derive(Debug, Clone)]
-pub struct NatsConfig {
+pub(super) struct NatsConfig {
     pub(super) address: Address,
     pub(super) encrypted: bool,
     pub(super) tls: TlsFiles,
@@ -30,7 +30,7 @@ pub struct NatsConfig {
 
 /// How the sink says who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Login {
+pub(super) enum Login {
     /// Not at all.
     None,
     /// By user and password.
@@ -44,11 +44,8 @@ pub enum Login {
 }
 
 impl NatsConfig {
-    /// Reads URL and options.
-    ///
-    /// # Errors
-    /// With all that is wrong with them.
-    pub fn new(url: &str, mut options: Options) -> Result<Self, SinkError> {
+    /// Reads and checks URL and options; nothing is connected.
+    pub(super) fn new(url: &str, mut options: Options) -> Result<Self, SinkError> {
         let mut address = Address::parse(url, &mut options)?;
         let mut options = Reader::new(url, options);
         let encrypted = ENCRYPTED.contains(&address.scheme.as_str());

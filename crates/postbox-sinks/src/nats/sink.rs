@@ -18,7 +18,6 @@ use tokio::time::timeout;
 use super::config::{Login, NatsConfig};
 use super::error;
 use crate::connection::{Link, Shared};
-use crate::dispatch_one;
 use crate::options::Options;
 use crate::url::SinkError;
 
@@ -105,7 +104,8 @@ impl NatsSink {
     /// # Errors
     /// With all that is wrong with them.
     pub fn new(url: &str, options: Options) -> Result<Self, SinkError> {
-        NatsConfig::new(url, options).map(Self::from)
+        let config = NatsConfig::new(url, options)?;
+        Ok(Self(Arc::new(Inner { config, shared: Shared::new() })))
     }
 
     async fn connect(&self) -> Result<Connection, DispatchError> {
@@ -133,14 +133,10 @@ impl NatsSink {
             Ok(Err(error)) => return Err(error::of_connect(&error)),
             Err(_) => return Err(DispatchError::unavailable("cannot connect to NATS: timed out")),
         };
+        let builder = ContextBuilder::new().timeout(config.timeout).max_ack_inflight(MOST_IN_FLIGHT);
         let context = match &config.domain {
-            Some(domain) => {
-                let builder = ContextBuilder::new().timeout(config.timeout).max_ack_inflight(MOST_IN_FLIGHT);
-                builder.domain(domain).build(client)
-            }
-            None => {
-                ContextBuilder::new().timeout(config.timeout).max_ack_inflight(MOST_IN_FLIGHT).build(client)
-            }
+            Some(domain) => builder.domain(domain).build(client),
+            None => builder.build(client),
         };
         Ok(Connection { context, state })
     }
@@ -220,12 +216,6 @@ impl NatsSink {
     }
 }
 
-impl From<NatsConfig> for NatsSink {
-    fn from(config: NatsConfig) -> Self {
-        Self(Arc::new(Inner { config, shared: Shared::new() }))
-    }
-}
-
 /// A subject that can be published to, and that is not the server's own.
 fn check_subject(subject: &str) -> Result<(), DispatchError> {
     let problem = if subject.contains(|c: char| c.is_whitespace() || c.is_control()) {
@@ -254,7 +244,7 @@ impl fmt::Display for NatsSink {
 
 impl Dispatcher for NatsSink {
     async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
-        dispatch_one(self, delivery).await
+        Receipts::of_one(self, delivery).await
     }
 
     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {

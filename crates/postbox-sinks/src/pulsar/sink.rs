@@ -67,40 +67,6 @@ impl PulsarSink {
         Ok(Self { config, client })
     }
 
-    async fn send(&self, batch: &[Delivery], receipts: &mut Receipts) {
-        let deadline = Instant::now() + self.config.connect_timeout + self.config.timeout + GRACE;
-        let under_way = FuturesUnordered::new();
-        let mut sending = Sending { sink: self, batch, receipts, under_way, suspects: Vec::new() };
-        // A topic that cannot be reached is not tried again for each of its events.
-        let mut down: BTreeMap<String, DispatchError> = BTreeMap::new();
-        let mut all_down: Option<DispatchError> = None;
-        for (index, delivery) in batch.iter().enumerate() {
-            let topic = match self.config.destination.of(delivery) {
-                Ok(topic) => topic.into_owned(),
-                Err(error) => {
-                    sending.receipts.record(index, Err(error));
-                    continue;
-                }
-            };
-            if let Some(error) = all_down.as_ref().or_else(|| down.get(&topic)) {
-                sending.receipts.record(index, Err(error.clone()));
-                continue;
-            }
-            if let Err(Verdict { error, connection }) = sending.hand_over(index, &topic, deadline).await {
-                if connection {
-                    self.client.disconnect();
-                    all_down = Some(error.clone());
-                } else if error.kind() == DispatchErrorKind::Unavailable {
-                    down.insert(topic, error.clone());
-                }
-                sending.receipts.record(index, Err(error));
-            }
-            sending.take_in();
-        }
-        sending.wait(deadline).await;
-        sending.question().await;
-    }
-
     fn silence(&self) -> Verdict {
         let error = DispatchError::unavailable(Failure::Silence(self.config.timeout));
         Verdict { error, connection: true }
@@ -236,14 +202,41 @@ fn under_way(index: usize, topic: String, producer: TopicProducer, receipt: Send
 
 impl Dispatcher for PulsarSink {
     async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
-        let mut receipts = Receipts::new(1);
-        self.send(std::slice::from_ref(delivery), &mut receipts).await;
-        let outcome = receipts.take().into_iter().next().map(|(_, outcome)| outcome);
-        outcome.unwrap_or_else(|| Err(DispatchError::retry("the client said nothing of the event")))
+        Receipts::of_one(self, delivery).await
     }
 
     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
-        self.send(batch, receipts).await;
+        let deadline = Instant::now() + self.config.connect_timeout + self.config.timeout + GRACE;
+        let under_way = FuturesUnordered::new();
+        let mut sending = Sending { sink: self, batch, receipts, under_way, suspects: Vec::new() };
+        // A topic that cannot be reached is not tried again for each of its events.
+        let mut down: BTreeMap<String, DispatchError> = BTreeMap::new();
+        let mut all_down: Option<DispatchError> = None;
+        for (index, delivery) in batch.iter().enumerate() {
+            let topic = match self.config.destination.of(delivery) {
+                Ok(topic) => topic.into_owned(),
+                Err(error) => {
+                    sending.receipts.record(index, Err(error));
+                    continue;
+                }
+            };
+            if let Some(error) = all_down.as_ref().or_else(|| down.get(&topic)) {
+                sending.receipts.record(index, Err(error.clone()));
+                continue;
+            }
+            if let Err(Verdict { error, connection }) = sending.hand_over(index, &topic, deadline).await {
+                if connection {
+                    self.client.disconnect();
+                    all_down = Some(error.clone());
+                } else if error.kind() == DispatchErrorKind::Unavailable {
+                    down.insert(topic, error.clone());
+                }
+                sending.receipts.record(index, Err(error));
+            }
+            sending.take_in();
+        }
+        sending.wait(deadline).await;
+        sending.question().await;
     }
 
     fn batch_limit(&self) -> usize {

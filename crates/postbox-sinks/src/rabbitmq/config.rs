@@ -16,7 +16,7 @@ const LEAST_FRAME: u64 = 8 << 10;
 
 /// What a RabbitMQ sink is told.
 #[derive(Debug, Clone)]
-pub struct RabbitConfig {
+pub(super) struct RabbitConfig {
     pub(super) address: Address,
     pub(super) encrypted: bool,
     pub(super) tls: TlsFiles,
@@ -38,7 +38,7 @@ pub struct RabbitConfig {
 
 /// How the sink says who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Auth {
+pub(super) enum Auth {
     /// By user and password.
     Plain(String, Secret),
     /// By the client's certificate.
@@ -46,11 +46,8 @@ pub enum Auth {
 }
 
 impl RabbitConfig {
-    /// Reads URL and options.
-    ///
-    /// # Errors
-    /// With all that is wrong with them.
-    pub fn new(url: &str, mut options: Options) -> Result<Self, SinkError> {
+    /// Reads and checks URL and options; nothing is connected.
+    pub(super) fn new(url: &str, mut options: Options) -> Result<Self, SinkError> {
         let mut address = Address::parse(url, &mut options)?;
         let mut options = Reader::new(url, options);
         let encrypted = address.scheme == "amqps";

@@ -3,8 +3,7 @@
 //! The routing key is the event's destination; with the default exchange that is the name of a queue. The payload is the
 //! event's own, persistent; the headers are the standard ones ([`standard_headers`](crate::standard_headers)) and
 //! `message_key`; `message_id` is the event id. An event's own headers `CC` and `BCC` are left out: they are orders to the
-//! broker. A message that no queue takes comes back, since it is published as mandatory, and is rejected. See [`error`]
-//! for what becomes of failures.
+//! broker. A message that no queue takes comes back, since it is published as mandatory, and is rejected.
 //!
 //! # Neighbours
 //! RabbitMQ answers a message that it cannot take by closing the channel, without saying which message it was, and with it
@@ -22,10 +21,13 @@
 //! # Cancel safety
 //! A dispatch may be dropped at any time: its events may arrive, and come again under the same `message_id`. Its connection is
 //! cut, so that nothing of it is sent later.
+//!
+//! Files: `config` – URL and options; `line` – a connection; `message` – an event as AMQP has it; `publish` and `confirm` – a part of a
+//! batch on its way; `sink` – batches; `error` – what becomes of failures.
 
 mod config;
 mod confirm;
-pub mod error;
+mod error;
 mod line;
 mod message;
 mod publish;
@@ -33,5 +35,4 @@ mod sink;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Auth, RabbitConfig};
 pub use sink::RabbitSink;

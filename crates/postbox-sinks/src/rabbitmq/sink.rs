@@ -12,7 +12,6 @@ use super::error::{Concerns, of_end, size_limit};
 use super::line::Line;
 use super::publish::{End, send};
 use crate::connection::Attempts;
-use crate::dispatch_one;
 use crate::options::Options;
 use crate::url::SinkError;
 
@@ -113,21 +112,16 @@ impl RabbitSink {
     /// # Errors
     /// With all that is wrong with them.
     pub fn new(url: &str, options: Options) -> Result<Self, SinkError> {
-        RabbitConfig::new(url, options).map(Self::from)
-    }
-}
-
-impl From<RabbitConfig> for RabbitSink {
-    fn from(config: RabbitConfig) -> Self {
+        let config = RabbitConfig::new(url, options)?;
         let turns = Semaphore::new(config.connections);
-        Self(Arc::new(Inner {
+        Ok(Self(Arc::new(Inner {
             config,
             turns,
             idle: Mutex::default(),
             attempts: Attempts::default(),
             host: AtomicUsize::default(),
             largest: AtomicUsize::new(usize::MAX),
-        }))
+        })))
     }
 }
 
@@ -139,7 +133,7 @@ impl fmt::Display for RabbitSink {
 
 impl Dispatcher for RabbitSink {
     async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
-        dispatch_one(self, delivery).await
+        Receipts::of_one(self, delivery).await
     }
 
     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {

@@ -14,7 +14,7 @@ const MOST_BYTES: u64 = 512 * 1024 * 1024;
 
 /// What a Redis sink is told.
 #[derive(Debug, Clone)]
-pub struct RedisConfig {
+pub(super) struct RedisConfig {
     pub(super) address: Address,
     pub(super) encrypted: bool,
     pub(super) tls: TlsFiles,
@@ -31,11 +31,8 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    /// Reads URL and options.
-    ///
-    /// # Errors
-    /// With all that is wrong with them.
-    pub fn new(url: &str, mut options: Options) -> Result<Self, SinkError> {
+    /// Reads and checks URL and options; nothing is connected.
+    pub(super) fn new(url: &str, mut options: Options) -> Result<Self, SinkError> {
         let mut address = Address::parse(url, &mut options)?;
         let mut options = Reader::new(url, options);
         if address.hosts.len() > 1 {

@@ -18,7 +18,6 @@ use tokio::time::timeout;
 use super::config::RedisConfig;
 use super::error;
 use crate::connection::{Link, Shared};
-use crate::dispatch_one;
 use crate::options::Options;
 use crate::url::SinkError;
 
@@ -97,7 +96,8 @@ impl RedisSink {
     /// # Errors
     /// With all that is wrong with them.
     pub fn new(url: &str, options: Options) -> Result<Self, SinkError> {
-        RedisConfig::new(url, options).map(Self::from)
+        let config = RedisConfig::new(url, options)?;
+        Ok(Self(Arc::new(Inner { config, shared: Shared::new() })))
     }
 
     async fn connect(&self) -> Result<Connection, DispatchError> {
@@ -258,12 +258,6 @@ fn name_tls_provider() {
     }
 }
 
-impl From<RedisConfig> for RedisSink {
-    fn from(config: RedisConfig) -> Self {
-        Self(Arc::new(Inner { config, shared: Shared::new() }))
-    }
-}
-
 impl fmt::Display for RedisSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.config.address.fmt(f)
@@ -272,7 +266,7 @@ impl fmt::Display for RedisSink {
 
 impl Dispatcher for RedisSink {
     async fn dispatch(&self, delivery: &Delivery) -> Result<(), DispatchError> {
-        dispatch_one(self, delivery).await
+        Receipts::of_one(self, delivery).await
     }
 
     async fn dispatch_batch(&self, batch: &[Delivery], receipts: &mut Receipts) {
