@@ -1,6 +1,5 @@
 //! One try: the message, its effect and the memory of it in one transaction.
 
-use std::any::Any;
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
@@ -35,8 +34,11 @@ impl<D: InboxDriver> Consumer<D> {
         let failed = match timeout(self.timeout, run).await {
             Ok(Ok(Ok(()))) => return self.commit(tx, message).await,
             Ok(Ok(Err(error))) => error.into_dispatch_error(),
-            Ok(Err(panic)) => DispatchError::retry(format!("the handler panicked: {}", words(&*panic)))
-                .with_code(Code::Panicked),
+            Ok(Err(panic)) => DispatchError::retry(format!(
+                "the handler panicked: {}",
+                postbox_core::panic::message(&*panic)
+            ))
+            .with_code(Code::Panicked),
             Err(_) => {
                 // Dropped, not rolled back: a statement may still be under way on its connection, and would be waited for.
                 let text = format!("the handler took longer than {:?}", self.timeout);
@@ -76,10 +78,4 @@ impl<D: InboxDriver> Consumer<D> {
             }
         }
     }
-}
-
-/// The message of a panic.
-fn words(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }

@@ -19,6 +19,28 @@ type Beginning<D> =
 ///
 /// It knows no broker. [`run`](Self::run) gives it the messages of a [`Source`](crate::Source), a `Webhook` (feature `http`) those of requests. Cheap to
 /// clone.
+///
+/// ```
+/// use postbox_consumers::{Consumer, Message, Source, SourceError};
+/// use postbox_core::{ConsumerName, HandlerResult, OutboxTransaction};
+/// use postbox_stores::sqlite::SqlxSqlite;
+///
+/// async fn reduce(tx: &mut OutboxTransaction<SqlxSqlite>, message: &Message) -> HandlerResult {
+///     let item: String = message.json()?;
+///     sqlx::query("UPDATE stock SET pieces = pieces - 1 WHERE item = ?1").bind(item).execute(&mut ***tx).await?;
+///     Ok(())
+/// }
+///
+/// # async fn example(
+/// #     pool: sqlx::SqlitePool, outbox: postbox_core::Outbox, source: impl Source, stop: impl Future<Output = ()> + Send,
+/// # ) -> Result<(), SourceError> {
+/// let consumer = Consumer::new(&pool, outbox.inbox(), ConsumerName::from_static("stock"), reduce).tries(10);
+/// let report = consumer.run(source, stop).await?;
+/// println!("{} new ones, {} that had come before", report.first, report.before);
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a consumer does nothing until it runs"]
 pub struct Consumer<D: InboxDriver> {
     pub(crate) name: ConsumerName,
     pub(crate) inbox: Inbox,
@@ -60,21 +82,18 @@ impl<D: InboxDriver> Consumer<D> {
     }
 
     /// By what messages are known; [`Identify::standard`] unless told otherwise.
-    #[must_use]
     pub fn identify(mut self, identify: Identify) -> Self {
         self.identify = identify;
         self
     }
 
     /// After so many failed tries a message is a dead letter; 5, and at least 1. They are counted in this process: after a crash they begin anew.
-    #[must_use]
     pub fn tries(mut self, tries: u32) -> Self {
         self.tries = tries.max(1);
         self
     }
 
     /// How long to wait after a failed try: doubling from 200 ms to 30 s unless told otherwise.
-    #[must_use]
     pub fn backoff(mut self, backoff: Backoff) -> Self {
         self.backoff = backoff;
         self
@@ -82,14 +101,12 @@ impl<D: InboxDriver> Consumer<D> {
 
     /// So many messages are worked on at once; 8, and at least 1. With 1, messages are worked on in the order in which the broker delivers them.
     /// Kafka keeps the order of each partition with any number.
-    #[must_use]
     pub fn at_once(mut self, at_once: usize) -> Self {
         self.at_once = at_once.max(1);
         self
     }
 
     /// A handler that takes longer has failed, and its transaction is rolled back; 30 s.
-    #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self

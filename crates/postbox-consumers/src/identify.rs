@@ -18,6 +18,16 @@ const COMPOSITE: [&str; 4] = ["aggregate_type", "aggregate_id", "topic", "sequen
 ///
 /// All messages of one consumer should be known in the same way: an event that is known by its `event_id` once and by its place in a topic the
 /// other time is two messages to the inbox.
+///
+/// ```
+/// use postbox_consumers::Identify;
+/// use postbox_core::MessageId;
+///
+/// // Of a producer that numbers its requests; those without a number are known by their place at the broker.
+/// let numbered = Identify::header("x-request-id").or_position();
+/// // Anything else. What is empty is no id, and the message is a dead letter.
+/// let own = Identify::by(|message| MessageId::new(message.key.clone().unwrap_or_default()));
+/// ```
 #[derive(Clone)]
 pub struct Identify {
     rule: Rule,

@@ -27,6 +27,8 @@
 //! Effects outside of the database of the inbox happen as often as the handler runs. A message that kills the process is delivered again
 //! for ever, since tries are counted in the process: limit that at the broker (`max_deliver` of NATS, `x-delivery-limit` of quorum queues).
 
+#![warn(clippy::missing_errors_doc)]
+
 mod attempt;
 mod consumer;
 mod handler;

@@ -142,6 +142,7 @@ impl<D: InboxDriver> Consumer<D> {
 
 /// A consumer that runs. Dropped, it runs on.
 #[derive(Debug)]
+#[must_use = "keep it, and call `shutdown` when the application ends"]
 pub struct ConsumerHandle {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<ConsumerReport, SourceError>>,

@@ -70,6 +70,7 @@ type Handler = Arc<dyn Fn(&Delivery) -> Future_ + Send + Sync>;
 /// types alone, there is none for it, and it is dead at once (`OUTBOX_UNROUTABLE`). A payload that does not decode into the
 /// handler's type is dead at once, too.
 #[derive(Clone, Default)]
+#[must_use = "a bus does nothing until a relay has it"]
 pub struct EventBus {
     topics: HashMap<Topic, Handlers>,
     /// What contradicts itself, in words.
@@ -91,7 +92,6 @@ impl EventBus {
 
     /// Adds a handler for a typed event, or for an enum of events, beside others. A payload that does not decode into
     /// the type is a reject.
-    #[must_use]
     pub fn on<E, F, Fut>(mut self, handler: F) -> Self
     where
         E: Receive,
@@ -106,7 +106,6 @@ impl EventBus {
     }
 
     /// Adds a handler for a topic without a type, beside others.
-    #[must_use]
     pub fn on_topic<F, Fut>(mut self, topic: Topic, handler: F) -> Self
     where
         F: Fn(Delivery) -> Fut + Send + Sync + 'static,
@@ -118,7 +117,6 @@ impl EventBus {
 
     /// Sets the one handler for a typed event, or for an enum of events, of all aggregate types that have no handler
     /// of their own.
-    #[must_use]
     pub fn only<E, F, Fut>(self, handler: F) -> Self
     where
         E: Receive,
@@ -130,7 +128,6 @@ impl EventBus {
 
     /// Sets the one handler for a typed event, or for an enum of events, of one aggregate type. It comes before the one
     /// for all types.
-    #[must_use]
     pub fn only_for<E, F, Fut>(mut self, aggregate_type: &str, handler: F) -> Self
     where
         E: Receive,
@@ -146,7 +143,6 @@ impl EventBus {
 
     /// Sets the one handler for a topic without a type, of one aggregate type or, with
     /// [`AggregateKey::GLOBAL`], of all that have no handler of their own.
-    #[must_use]
     pub fn only_topic<F, Fut>(mut self, aggregate_type: &str, topic: Topic, handler: F) -> Self
     where
         F: Fn(Delivery) -> Fut + Send + Sync + 'static,

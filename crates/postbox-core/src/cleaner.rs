@@ -107,7 +107,22 @@ const TIDY_SHARE: u32 = 10;
 const TIDY_SELDOM: Duration = Duration::from_mins(10);
 
 /// Runs sweeps every minute until it is closed.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use postbox_core::{Cleaner, StoreError, testing::MemoryOutbox};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), StoreError> {
+/// # let store = MemoryOutbox::new().store();
+/// // `store` is a `PgAdmin`, or that of another database.
+/// let cleaner = Cleaner::new(store).retention(Duration::from_hours(24)).batch(1000);
+/// let rows = cleaner.run_once().await?;
+/// # assert_eq!(rows, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
+#[must_use = "a cleaner does nothing until it runs"]
 pub struct Cleaner<S> {
     store: S,
     request: SweepRequest,
@@ -142,49 +157,42 @@ impl<S: Sweep> Cleaner<S> {
     }
 
     /// Keeps published rows for so long.
-    #[must_use]
     pub fn retention(mut self, retention: Duration) -> Self {
         self.request.retention = retention;
         self
     }
 
     /// Deletes dead rows after so long; zero keeps them for ever.
-    #[must_use]
     pub fn dead_retention(mut self, retention: Duration) -> Self {
         self.request.dead_retention = (!retention.is_zero()).then_some(retention);
         self
     }
 
     /// Whether there is a dead-letter route: dead rows that have not gone there yet are then kept, whatever their age.
-    #[must_use]
     pub fn dead_letters(mut self, route: bool) -> Self {
         self.request.dead_letters = route;
         self
     }
 
     /// Also cleans the inbox beside the table, if there is one, after so long; without this it remembers for ever.
-    #[must_use]
     pub fn inbox(mut self, retention: InboxRetention) -> Self {
         self.inbox = Some(retention);
         self
     }
 
     /// Deletes so many rows per transaction.
-    #[must_use]
     pub fn batch(mut self, rows: u32) -> Self {
         self.request.batch = rows.max(1);
         self
     }
 
     /// What the relay's `max_attempts` is; matters only for tables without `dead_at`.
-    #[must_use]
     pub fn max_attempts(mut self, attempts: i32) -> Self {
         self.request.max_attempts = attempts;
         self
     }
 
     /// Runs so often.
-    #[must_use]
     pub fn interval(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
@@ -192,14 +200,12 @@ impl<S: Sweep> Cleaner<S> {
 
     /// Whether it also makes room usable again that settled rows have left. PostgreSQL does so by itself, but looks once a minute: time
     /// enough for a busy table to grow by a gigabyte.
-    #[must_use]
     pub fn vacuum(mut self, vacuum: bool) -> Self {
         self.tidies = vacuum;
         self
     }
 
     /// Metrics under another prefix than `outbox`.
-    #[must_use]
     pub fn metrics_prefix(mut self, prefix: &str) -> Self {
         let (database, labels) = (self.telemetry.database(), crate::telemetry::DEFAULT_TOPIC_LABELS);
         self.telemetry = Telemetry::in_database(prefix, database, self.store.table(), labels);
@@ -207,7 +213,6 @@ impl<S: Sweep> Cleaner<S> {
     }
 
     /// The name of the database, where a process works on several: a label of its metrics, and part of what it logs.
-    #[must_use]
     pub fn database(mut self, name: &str) -> Self {
         let (prefix, labels) = (self.telemetry.prefix(), crate::telemetry::DEFAULT_TOPIC_LABELS);
         self.telemetry = Telemetry::in_database(prefix, Some(name), self.store.table(), labels);

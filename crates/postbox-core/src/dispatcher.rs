@@ -114,6 +114,20 @@ pub trait Dispatcher: Send + Sync + 'static {
 }
 
 /// Why a delivery failed, classified where it failed.
+///
+/// ```
+/// use std::io::{Error, ErrorKind};
+/// use postbox_core::DispatchError;
+///
+/// fn classify(error: Error) -> DispatchError {
+///     match error.kind() {
+///         ErrorKind::ConnectionRefused => DispatchError::unavailable(error), // it is down: all its events wait, uncharged
+///         ErrorKind::InvalidData => DispatchError::reject(error),            // it will never take this one: dead at once
+///         _ => DispatchError::retry(error),                                  // it may work next time
+///     }
+/// }
+/// assert_eq!(classify(ErrorKind::InvalidData.into()).to_string(), "OUTBOX_REJECTED: invalid data");
+/// ```
 #[derive(Debug, Clone)]
 pub struct DispatchError {
     kind: DispatchErrorKind,

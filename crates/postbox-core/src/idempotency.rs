@@ -4,6 +4,25 @@
 //! what is to be done with a call: run it, with a [`Ticket`] that proves the right to; give the stored answer; or refuse. Who
 //! runs it ends it with [`finish`](IdempotencyStore::finish), with [`Ticket::finish_in`] in the transaction of its effect, or with
 //! [`abandon`](IdempotencyStore::abandon). The layer for tower and axum in `postbox-web` does all of this.
+//!
+//! ```
+//! # use std::{sync::Arc, time::Duration};
+//! # use postbox_core::StoreError;
+//! use postbox_core::idempotency::{Begun, Call, IdempotencyStore, StoredResponse};
+//!
+//! # async fn order(store: impl IdempotencyStore, call: Arc<Call>) -> Result<Option<StoredResponse>, StoreError> {
+//! match store.begin(&call, Duration::from_secs(30)).await? {
+//!     Begun::Run(ticket) => {
+//!         // … the effect, within the lease …
+//!         let answer = StoredResponse::new(201).body("done");
+//!         // False: it took longer, and somebody else has run it again.
+//!         Ok(store.finish(&ticket, &answer).await?.then_some(answer))
+//!     }
+//!     Begun::Replay(answer) => Ok(Some(answer)),
+//!     Begun::Busy { .. } | Begun::Mismatch => Ok(None), // ask again later; never ask so again
+//! }
+//! # }
+//! ```
 
 mod call;
 mod response;
@@ -88,6 +107,7 @@ pub trait IdempotencyStore: Clone + Send + Sync + 'static {
 
 /// What is to be done with a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use = "only a call that it says to run may be run"]
 pub enum Begun {
     /// Run it.
     Run(Ticket),

@@ -78,6 +78,7 @@ pub trait EventInterceptor: Send + Sync + 'static {
 }
 
 /// An interceptor that looks at events before their dispatch, and may end it there.
+#[must_use = "an interceptor is given to a relay's builder"]
 pub fn before<F>(look: F) -> impl EventInterceptor
 where
     F: Fn(&Delivery) -> HandlerResult + Send + Sync + 'static,
@@ -86,6 +87,7 @@ where
 }
 
 /// An interceptor that looks at the outcome of dispatches.
+#[must_use = "an interceptor is given to a relay's builder"]
 pub fn after<F>(look: F) -> impl EventInterceptor
 where
     F: Fn(&Delivery, &Result<(), DispatchError>) + Send + Sync + 'static,

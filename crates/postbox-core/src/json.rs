@@ -8,7 +8,15 @@ use serde_json::value::RawValue;
 
 /// A JSON value as the text that was written.
 ///
-/// Serialised once when an event is built, and handed on as it is: `12345678901234567890.5` stays that.
+/// Serialised once when an event is built, and handed on as it is:
+///
+/// ```
+/// use postbox_core::Json;
+///
+/// let json = Json::from_text("12345678901234567890.50")?;
+/// assert_eq!(json.as_str(), "12345678901234567890.50");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Json(Box<str>);
 

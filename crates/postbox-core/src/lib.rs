@@ -15,6 +15,8 @@
 //! Around it, in the caller's process: [`hook`], [`transaction`] and [`uow`] where events are written, [`bus`] and
 //! [`interceptor`] where they arrive, [`inbox`] where they must not arrive twice, [`embed`] to start and stop it all with the application, [`testing`] in tests.
 
+#![warn(clippy::missing_errors_doc)]
+
 pub mod browse;
 pub mod bus;
 pub mod cleaner;
@@ -40,7 +42,8 @@ pub mod letter;
 #[doc(hidden)]
 pub mod notation;
 pub mod outbox;
-mod panic;
+#[doc(hidden)]
+pub mod panic;
 pub mod receive;
 pub mod record;
 pub mod redact;

@@ -29,6 +29,7 @@ use crate::uow::UnitOfWork;
 /// # }
 /// ```
 #[derive(Debug, Clone)]
+#[must_use = "an outbox does nothing until events are enqueued"]
 pub struct Outbox {
     table: Arc<OutboxTable>,
     defaults: RecordDefaults,
@@ -67,7 +68,6 @@ impl Outbox {
 
     /// Keeps no statement prepared: for writers behind a transaction pooler that does not know prepared statements (PgBouncer
     /// before 1.21, or without `max_prepared_statements`). Costs one more round trip for each call.
-    #[must_use]
     pub fn unprepared(mut self) -> Self {
         self.table = Arc::new(OutboxTable { prepared: false, ..(*self.table).clone() });
         self
@@ -75,28 +75,24 @@ impl Outbox {
 
     /// Wakes no relay: events are found when one looks again, at its `poll_interval`. For writers that prepare their transactions
     /// (two-phase commit), which PostgreSQL refuses after a NOTIFY.
-    #[must_use]
     pub fn quiet(mut self) -> Self {
         self.table = Arc::new(OutboxTable { wakes: false, ..(*self.table).clone() });
         self
     }
 
     /// The tenant of events that name none.
-    #[must_use]
     pub fn default_tenant(mut self, tenant: impl Into<TenantId>) -> Self {
         self.defaults.tenant_id = tenant.into();
         self
     }
 
     /// Other limits than the usual ones.
-    #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.defaults.limits = limits;
         self
     }
 
     /// Metrics under another prefix than `outbox`.
-    #[must_use]
     pub fn metrics_prefix(mut self, prefix: &str) -> Self {
         let (table, database) = (self.table.name.to_string(), self.telemetry.database());
         let labels = crate::telemetry::DEFAULT_TOPIC_LABELS;
@@ -105,7 +101,6 @@ impl Outbox {
     }
 
     /// The name of the database, where a process works on several: a label of its metrics.
-    #[must_use]
     pub fn database(mut self, name: &str) -> Self {
         let (table, prefix) = (self.table.name.to_string(), self.telemetry.prefix());
         let labels = crate::telemetry::DEFAULT_TOPIC_LABELS;
@@ -114,7 +109,6 @@ impl Outbox {
     }
 
     /// Adds a hook. Hooks run in the order in which they were added.
-    #[must_use]
     pub fn hook(mut self, hook: impl WriterHook) -> Self {
         self.hooks.add(hook);
         self
@@ -124,7 +118,6 @@ impl Outbox {
     ///
     /// It is for events that are due at once, in transactions that [`begin`](Self::begin) opened. All others, and those
     /// that find the path full, go the way over the table.
-    #[must_use]
     pub fn hot(mut self, path: &HotPath) -> Self {
         self.hot = Some(path.clone());
         self

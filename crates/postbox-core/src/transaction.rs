@@ -88,6 +88,7 @@ pub struct Guarded {
 ///
 /// Dropped without [`commit`](Self::commit), it is rolled back, and `after_rollback` runs in a task of the current
 /// runtime; where there is none, a warning is logged instead.
+#[must_use = "dropped, it is rolled back: end it with `commit`"]
 pub struct OutboxTransaction<D: Driver> {
     // In this order: the driver's own goes first when both are dropped.
     tx: D::Transaction,

@@ -109,6 +109,7 @@ impl PendingEvents {
 /// Events leave their aggregates only when the commit has worked. After an error, a rollback or a drop they are all
 /// still there, the same events with the same ids: if the answer to the commit was lost, trying again does not double
 /// them.
+#[must_use = "dropped, it is rolled back: end it with `commit`"]
 pub struct UnitOfWork<'a, D: Driver> {
     outbox: Outbox,
     tx: OutboxTransaction<D>,

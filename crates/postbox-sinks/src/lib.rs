@@ -11,6 +11,8 @@
 //! - [`options`] and [`address`] – what a sink is told, checked; [`destination`] – where at a broker an event goes.
 //! - [`url`] – which sink a URL means.
 
+#![warn(clippy::missing_errors_doc)]
+
 use postbox_core::{DispatchError, Receipts};
 
 pub mod address;

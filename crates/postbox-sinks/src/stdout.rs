@@ -15,6 +15,17 @@ use crate::record_all;
 /// An event counts as delivered when the operating system took it; whether the reader behind a pipe worked on it is
 /// not known here. A closed pipe is an outage: the events wait.
 ///
+/// ```
+/// use postbox_core::{Dispatcher as _, testing::delivery};
+/// use postbox_sinks::StdoutSink;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), postbox_core::DispatchError> {
+/// StdoutSink::new().dispatch(&delivery("org.organization.created.v1", r#"{"name":"Acme"}"#)).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Cancel safety
 /// A dispatch that is dropped while it writes goes on to its end in the background; its events come again.
 #[derive(Debug, Clone, Default)]
@@ -105,6 +116,17 @@ impl Dispatcher for StdoutSink {
 }
 
 /// Discards every event and says that it arrived; for measuring the relay itself.
+///
+/// ```
+/// use postbox_core::testing::MemoryOutbox;
+/// use postbox_sinks::NullSink;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let drained = MemoryOutbox::new().drain(NullSink).await;
+/// assert_eq!(drained.delivered(), 0);
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NullSink;
 

@@ -94,6 +94,8 @@
 //! CORS, compression), since repeats do not pass through what is inside of it. With `Router::layer` or `route_layer` keys are scoped by the
 //! route that matched (`POST /orders/{id}`); around a whole service, where no route is known, by the path.
 
+#![warn(clippy::missing_errors_doc)]
+
 mod body;
 mod builder;
 mod fingerprint;

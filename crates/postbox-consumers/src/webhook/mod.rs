@@ -58,6 +58,7 @@ const PREFIX: &str = "postbox-";
 /// A message is known by its `webhook-id`, which is the event id: of all that a request says about itself only that is signed, beside time and body.
 /// Another [`Identify`](crate::Identify) must not rely on headers, unless the sender is trusted otherwise.
 #[derive(Debug)]
+#[must_use = "a webhook does nothing until it receives"]
 pub struct Webhook<D: InboxDriver> {
     consumer: Consumer<D>,
     keys: Option<Keys>,
@@ -80,14 +81,12 @@ impl<D: InboxDriver> Webhook<D> {
     }
 
     /// How far from now a signature's time may be; 5 minutes. Longer gives who overheard a request longer to repeat it; the inbox knows it all the same.
-    #[must_use]
     pub fn tolerance(mut self, tolerance: Duration) -> Self {
         self.tolerance = tolerance;
         self
     }
 
     /// The largest body, in bytes; 2 MiB.
-    #[must_use]
     pub fn body_limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
         self

@@ -74,6 +74,7 @@ use crate::telemetry::{DEFAULT_TOPIC_LABELS, Telemetry};
 /// It covers effects in its own database, those that commit with it. An e-mail that the handler sends is not taken back by
 /// a rollback. And it only knows what it remembers: see [`InboxRetention`].
 #[derive(Debug, Clone)]
+#[must_use = "an inbox does nothing until messages are recorded"]
 pub struct Inbox {
     table: Arc<InboxTable>,
     telemetry: Telemetry,
@@ -113,14 +114,12 @@ impl Inbox {
     }
 
     /// Keeps no statement prepared; see [`Outbox::unprepared`](crate::Outbox::unprepared).
-    #[must_use]
     pub fn unprepared(mut self) -> Self {
         self.table = Arc::new(InboxTable::new(self.table.outbox().clone(), false));
         self
     }
 
     /// Metrics under another prefix than `outbox`.
-    #[must_use]
     pub fn metrics_prefix(mut self, prefix: &str) -> Self {
         let (database, table) = (self.telemetry.database(), self.table.to_string());
         self.telemetry = Telemetry::in_database(prefix, database, &table, DEFAULT_TOPIC_LABELS);
@@ -168,7 +167,7 @@ impl Inbox {
     /// # let pool = MemoryOutbox::new();
     /// # let inbox = Inbox::new("stock_outbox".parse()?);
     /// let stock: ConsumerName = "stock".parse()?;
-    /// let batch: Vec<MessageId> = [1, 2, 1].map(|n| MessageId::new(format!("order-{n}"))).into_iter().collect::<Result<_, _>>()?;
+    /// let batch = [MessageId::new("order-1")?, MessageId::new("order-2")?, MessageId::new("order-1")?];
     /// let mut tx = pool.begin().await?;
     /// let seen = inbox.record_all(&mut tx, &stock, &batch).await?;
     /// assert_eq!(seen, [Seen::First, Seen::First, Seen::Before]);

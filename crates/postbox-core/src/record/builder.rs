@@ -15,6 +15,20 @@ use crate::json::Json;
 use crate::topic::Topic;
 
 /// Builds a [`Record`]. Errors of single steps are reported by [`build`](Self::build).
+///
+/// ```
+/// use std::time::Duration;
+/// use postbox_core::{Record, Topic};
+///
+/// let record = Record::builder(Topic::from_static("shop.order.placed.v1"))
+///     .json(&serde_json::json!({ "order_id": 7 }))
+///     .aggregate("order", 7)
+///     .header("source", "web")
+///     .delay(Duration::from_mins(5))
+///     .build()?;
+/// assert_eq!(record.headers["source"], "web");
+/// # Ok::<(), postbox_core::EventError>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "a builder does nothing until it is built or enqueued"]
 pub struct RecordBuilder {

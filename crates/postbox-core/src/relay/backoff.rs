@@ -7,7 +7,17 @@ use std::time::Duration;
 /// A source of random numbers in `0.0..1.0`.
 type Random = Arc<dyn Fn() -> f64 + Send + Sync>;
 
-/// The wait before attempt `n + 1`.
+/// How long to wait before the next attempt, by the number of attempts made.
+///
+/// ```
+/// use std::time::Duration;
+/// use postbox_core::Backoff;
+///
+/// let backoff = Backoff::exponential(Duration::from_secs(2), Duration::from_mins(5));
+/// // The third wait doubles twice, times 0.5 to 1.5.
+/// assert!((4..=12).contains(&backoff.after(3).as_secs()));
+/// assert_eq!(Backoff::fixed(Duration::from_secs(7)).after(25), Duration::from_secs(7));
+/// ```
 #[derive(Clone)]
 pub struct Backoff {
     shape: Shape,

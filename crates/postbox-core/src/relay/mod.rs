@@ -58,6 +58,7 @@ use engine::Engine;
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "a relay does nothing until it runs"]
 pub struct Relay<S: Store> {
     engine: Engine<S>,
     closed: bool,
@@ -221,6 +222,7 @@ impl Drop for Ending {
 
 /// A relay that runs in a task. Dropped, it runs on, as long as the runtime does.
 #[derive(Debug)]
+#[must_use = "keep it, and call `shutdown` when the application ends"]
 pub struct RelayHandle {
     stop: watch::Sender<bool>,
     task: JoinHandle<Result<(), RelayError>>,

@@ -29,7 +29,16 @@ const READ_TIME: Duration = Duration::from_millis(500);
 
 /// Sends each event as a request to a URL; a `2xx` answer means that it arrived.
 ///
-/// Clones share connections and the limit of requests at a time. Made by [`AnySink::new`](crate::AnySink::new).
+/// Clones share connections and the limit of requests at a time.
+///
+/// ```
+/// use postbox_sinks::{HttpSink, Options};
+///
+/// let options = Options::new().set("secret", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"); // shared with the receiver
+/// let sink = HttpSink::new("https://shop.example/hooks/{topic}", options)?;
+/// assert_eq!(sink.to_string(), "https://shop.example/"); // a path may be a secret
+/// # Ok::<(), postbox_sinks::SinkError>(())
+/// ```
 ///
 /// # Cancel safety
 /// A dispatch that is dropped ends its requests where they are: an event may have arrived although nobody was told,

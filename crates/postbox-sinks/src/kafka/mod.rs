@@ -4,15 +4,6 @@
 //! sends again by itself is in the log once and in order. A message has the event's key, its headers and its time; the
 //! partition follows from the key as it does with Java's clients.
 //!
-//! ```
-//! use postbox_sinks::{AnySink, Options};
-//!
-//! let options = Options::new().set("compression", "lz4").set("destination", "shop.{aggregate_type}");
-//! let sink = AnySink::new("kafka://one.example:9092,two.example:9092", options)?;
-//! assert_eq!(sink.to_string(), "kafka://one.example:9092,two.example:9092");
-//! # Ok::<(), postbox_sinks::SinkError>(())
-//! ```
-//!
 //! Files: `config` – URL and options as settings of the client; `producer` – the client and its reports; `sink` – batches;
 //! `error` – what each error of Kafka's means.
 

@@ -29,6 +29,15 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Delivers events to Kafka; see [the module](super).
 ///
+/// ```
+/// use postbox_sinks::{KafkaSink, Options};
+///
+/// let options = Options::new().set("compression", "lz4").set("destination", "shop.{aggregate_type}");
+/// let sink = KafkaSink::new("kafka://one.example:9092,two.example:9092", options)?;
+/// assert_eq!(sink.to_string(), "kafka://one.example:9092,two.example:9092");
+/// # Ok::<(), postbox_sinks::SinkError>(())
+/// ```
+///
 /// # Order
 /// The events of a batch are handed over in their order, and those of a key go to one partition, where the idempotent producer
 /// keeps them so. One that Kafka refuses does not hold up those behind it; with `ordering = "aggregate"` the relay has

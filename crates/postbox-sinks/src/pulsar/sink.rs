@@ -36,6 +36,15 @@ const PROBE: Duration = Duration::from_secs(2);
 
 /// Delivers events to Pulsar; see [the module](super).
 ///
+/// ```
+/// use postbox_sinks::{Options, PulsarSink};
+///
+/// let options = Options::new().set("compression", "lz4").set("destination", "shop/events/{topic}");
+/// let sink = PulsarSink::new("pulsar://broker.example:6650", options)?;
+/// assert_eq!(sink.to_string(), "pulsar://broker.example:6650");
+/// # Ok::<(), postbox_sinks::SinkError>(())
+/// ```
+///
 /// # Order
 /// The events of a batch are handed over in their order, and a topic's producer keeps it, also when it connects again. One that
 /// fails does not hold up those behind it; with `ordering = "aggregate"` the relay has one event of an aggregate under way
