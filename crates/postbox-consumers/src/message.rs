@@ -7,6 +7,7 @@ use std::ops::Deref;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use postbox_core::redact::json_problem;
 use postbox_core::{Code, DispatchError, MessageId};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
@@ -110,16 +111,7 @@ impl Envelope {
     /// the mistake, never a value.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, DispatchError> {
         serde_json::from_slice(&self.data()).map_err(|error| {
-            let (line, column) = (error.line(), error.column());
-            let text = format!(
-                "the payload is not what the handler expects: {} at line {line} column {column}",
-                match error.classify() {
-                    serde_json::error::Category::Data => "a field is missing or of another type",
-                    serde_json::error::Category::Syntax => "it is not JSON",
-                    serde_json::error::Category::Eof => "it ends early",
-                    serde_json::error::Category::Io => "it cannot be read",
-                }
-            );
+            let text = format!("the payload is not what the handler expects: {}", json_problem(&error));
             DispatchError::reject(text).with_code(Code::PayloadUndecodable)
         })
     }

@@ -207,15 +207,13 @@ impl<S: Sweep> Cleaner<S> {
 
     /// Metrics under another prefix than `outbox`.
     pub fn metrics_prefix(mut self, prefix: &str) -> Self {
-        let (database, labels) = (self.telemetry.database(), crate::telemetry::DEFAULT_TOPIC_LABELS);
-        self.telemetry = Telemetry::in_database(prefix, database, self.store.table(), labels);
+        self.telemetry = self.telemetry.with_prefix(prefix);
         self
     }
 
     /// The name of the database, where a process works on several: a label of its metrics, and part of what it logs.
     pub fn database(mut self, name: &str) -> Self {
-        let (prefix, labels) = (self.telemetry.prefix(), crate::telemetry::DEFAULT_TOPIC_LABELS);
-        self.telemetry = Telemetry::in_database(prefix, Some(name), self.store.table(), labels);
+        self.telemetry = self.telemetry.with_database(name);
         self
     }
 
@@ -235,9 +233,7 @@ impl<S: Sweep> Cleaner<S> {
         let inbox = match self.inbox {
             Some(retention) => {
                 let table = inbox_beside(self.store.table());
-                let (prefix, database) = (self.telemetry.prefix(), self.telemetry.database());
-                let telemetry = Telemetry::in_database(prefix, database, &table, 0);
-                self.sweep(&table, &telemetry, Some(retention)).await
+                self.sweep(&table, &self.telemetry.beside(&table), Some(retention)).await
             }
             None => Ok(0),
         };

@@ -94,17 +94,13 @@ impl Outbox {
 
     /// Metrics under another prefix than `outbox`.
     pub fn metrics_prefix(mut self, prefix: &str) -> Self {
-        let (table, database) = (self.table.name.to_string(), self.telemetry.database());
-        let labels = crate::telemetry::DEFAULT_TOPIC_LABELS;
-        self.telemetry = Telemetry::in_database(prefix, database, &table, labels);
+        self.telemetry = self.telemetry.with_prefix(prefix);
         self
     }
 
     /// The name of the database, where a process works on several: a label of its metrics.
     pub fn database(mut self, name: &str) -> Self {
-        let (table, prefix) = (self.table.name.to_string(), self.telemetry.prefix());
-        let labels = crate::telemetry::DEFAULT_TOPIC_LABELS;
-        self.telemetry = Telemetry::in_database(prefix, Some(name), &table, labels);
+        self.telemetry = self.telemetry.with_database(name);
         self
     }
 

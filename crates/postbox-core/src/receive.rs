@@ -4,6 +4,7 @@ use serde::de::DeserializeOwned;
 
 use crate::event::Event;
 use crate::json::Json;
+use crate::redact::json_problem;
 use crate::topic::Topic;
 
 /// What a typed handler can receive: an [`Event`] that is `Deserialize`, or an enum of such events.
@@ -55,17 +56,7 @@ impl ReceiveError {
     }
 
     fn shape(topic: &Topic, error: &serde_json::Error) -> Self {
-        use serde_json::error::Category;
-
-        let kind = match error.classify() {
-            Category::Data => "a field is missing or of another type",
-            Category::Syntax => "it is not JSON",
-            Category::Eof => "it ends early",
-            Category::Io => "it cannot be read",
-        };
-        let (line, column) = (error.line(), error.column());
-        Self(format!(
-            "the payload of {topic} is not what the handler expects: {kind} at line {line} column {column}"
-        ))
+        let problem = json_problem(error);
+        Self(format!("the payload of {topic} is not what the handler expects: {problem}"))
     }
 }

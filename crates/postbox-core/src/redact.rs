@@ -54,6 +54,19 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
+/// What is wrong with JSON and where, in words that hold no value of it, as serde's own may.
+pub fn json_problem(error: &serde_json::Error) -> String {
+    use serde_json::error::Category;
+
+    let kind = match error.classify() {
+        Category::Data => "a field is missing or of another type",
+        Category::Syntax => "it is not JSON",
+        Category::Eof => "it ends early",
+        Category::Io => "it cannot be read",
+    };
+    format!("{kind} at line {} column {}", error.line(), error.column())
+}
+
 /// Masks `user:password@` in URLs and the value of `password=` in connection strings.
 pub fn mask_credentials(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

@@ -187,6 +187,21 @@ impl Telemetry {
         Self(Arc::new(Inner { prefix, database, table, topic_labels, topics, consumers }))
     }
 
+    /// The same under another prefix.
+    pub(crate) fn with_prefix(&self, prefix: &str) -> Self {
+        Self::in_database(prefix, self.database(), &self.0.table, self.0.topic_labels)
+    }
+
+    /// The same for a table of one of several databases.
+    pub(crate) fn with_database(&self, name: &str) -> Self {
+        Self::in_database(&self.0.prefix, Some(name), &self.0.table, self.0.topic_labels)
+    }
+
+    /// The same for another table of the database.
+    pub(crate) fn beside(&self, table: &str) -> Self {
+        Self::in_database(&self.0.prefix, self.database(), table, self.0.topic_labels)
+    }
+
     /// An event was written.
     pub(crate) fn enqueued(&self, topic: &Topic) {
         self.with_topic(topic, |metrics| metrics.enqueued.increment(1));
@@ -232,10 +247,6 @@ impl Telemetry {
     /// Rows were deleted after their retention.
     pub(crate) fn cleaned(&self, rows: u64) {
         metrics::counter!(self.name("cleaned_total"), self.labels([])).increment(rows);
-    }
-
-    pub(crate) fn prefix(&self) -> &str {
-        &self.0.prefix
     }
 
     /// The name of the table's database, where there are several.

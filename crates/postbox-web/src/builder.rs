@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method, StatusCode};
-use postbox_core::idempotency::IdempotencyStore;
+use postbox_core::idempotency::{Call, IdempotencyStore};
 
-use crate::key::LONGEST;
 use crate::layer::IdempotencyLayer;
 use crate::response::KEPT;
 
@@ -74,7 +73,7 @@ impl<S: IdempotencyStore> IdempotencyLayerBuilder<S> {
             header: HeaderName::from_static("idempotency-key"),
             methods: vec![Method::POST, Method::PATCH],
             required: false,
-            lengths: 1..=LONGEST,
+            lengths: 1..=Call::KEY_LIMIT,
             body_limit: 2 << 20,
             response_limit: 256 << 10,
             lease: Duration::from_secs(30),
@@ -107,7 +106,7 @@ impl<S: IdempotencyStore, P> IdempotencyLayerBuilder<S, P> {
     /// answer the call is refused with 401.
     ///
     /// ```
-    /// # use postbox_core::idempotency::IdempotencyStore;
+    /// # use postbox_core::idempotency::{Call, IdempotencyStore};
     /// # use postbox_web::IdempotencyLayer;
     /// # #[derive(Clone)] struct Account { id: u64 }
     /// # fn layer<S: IdempotencyStore>(store: S) -> IdempotencyLayer<S> {
@@ -150,7 +149,7 @@ impl<S: IdempotencyStore, P> IdempotencyLayerBuilder<S, P> {
     /// How many characters a key may have: 1 to 255, which is the most. Ask for more than a few: keys that are easily guessed, or
     /// used twice by chance, are none.
     pub fn key_length(mut self, lengths: RangeInclusive<usize>) -> Self {
-        self.settings.lengths = (*lengths.start()).max(1)..=(*lengths.end()).min(LONGEST);
+        self.settings.lengths = (*lengths.start()).max(1)..=(*lengths.end()).min(Call::KEY_LIMIT);
         self
     }
 

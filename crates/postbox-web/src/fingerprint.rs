@@ -4,12 +4,8 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use axum::http::{Method, Uri};
-use postbox_core::idempotency::Fingerprint;
+use postbox_core::idempotency::{Call, Fingerprint};
 use ring::digest::{Context, SHA256, digest};
-
-/// Principals and routes that are longer than this are known by their hash.
-const PRINCIPAL_LIMIT: usize = 256;
-const ROUTE_LIMIT: usize = 512;
 
 /// Method, target and body. The target too: a route such as `/orders/{id}/pay` is that of many orders, and a key that was
 /// used for one of them must not pay another.
@@ -27,14 +23,14 @@ pub(crate) fn of(method: &Method, uri: &Uri, body: &[u8]) -> Fingerprint {
     Fingerprint::new(bytes)
 }
 
-/// A principal that fits into the table.
+/// A principal that fits into the table: a long one is known by its hash.
 pub(crate) fn principal(name: &str) -> Cow<'_, str> {
-    fitting(name, PRINCIPAL_LIMIT)
+    fitting(name, Call::PRINCIPAL_LIMIT)
 }
 
-/// A route that fits into the table.
+/// A route that fits into the table, likewise.
 pub(crate) fn route(method: &Method, path: &str) -> String {
-    fitting(&format!("{method} {path}"), ROUTE_LIMIT).into_owned()
+    fitting(&format!("{method} {path}"), Call::ROUTE_LIMIT).into_owned()
 }
 
 fn fitting(name: &str, limit: usize) -> Cow<'_, str> {

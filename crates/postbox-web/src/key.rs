@@ -6,9 +6,6 @@ use axum::http::{HeaderMap, HeaderName};
 
 use crate::problem::{Problem, ProblemKind};
 
-/// The longest key that every database's table can hold.
-pub(crate) const LONGEST: usize = 255;
-
 /// Reads the key of a request; none if it has none.
 pub(crate) fn read(
     headers: &HeaderMap,
@@ -73,12 +70,13 @@ fn bare(value: &[u8]) -> Result<String, &'static str> {
 mod tests {
     use super::*;
     use axum::http::HeaderValue;
+    use postbox_core::idempotency::Call;
     use proptest::prelude::*;
 
     fn read_one(value: &[u8]) -> Result<Option<String>, Problem> {
         let mut headers = HeaderMap::new();
         headers.insert("idempotency-key", HeaderValue::from_bytes(value).unwrap());
-        read(&headers, &HeaderName::from_static("idempotency-key"), &(1..=LONGEST))
+        read(&headers, &HeaderName::from_static("idempotency-key"), &(1..=Call::KEY_LIMIT))
     }
 
     #[test]
@@ -116,11 +114,17 @@ mod tests {
     fn two_keys_are_none() {
         let mut headers = HeaderMap::new();
         let name = HeaderName::from_static("idempotency-key");
-        assert!(read(&headers, &name, &(1..=LONGEST)).unwrap().is_none());
+        assert!(read(&headers, &name, &(1..=Call::KEY_LIMIT)).unwrap().is_none());
         headers.append(&name, HeaderValue::from_static("a"));
-        assert_eq!(read(&headers, &name, &(2..=LONGEST)).unwrap_err().kind(), ProblemKind::KeyInvalid);
+        assert_eq!(
+            read(&headers, &name, &(2..=Call::KEY_LIMIT)).unwrap_err().kind(),
+            ProblemKind::KeyInvalid
+        );
         headers.append(&name, HeaderValue::from_static("a"));
-        assert_eq!(read(&headers, &name, &(1..=LONGEST)).unwrap_err().kind(), ProblemKind::KeyInvalid);
+        assert_eq!(
+            read(&headers, &name, &(1..=Call::KEY_LIMIT)).unwrap_err().kind(),
+            ProblemKind::KeyInvalid
+        );
     }
 
     proptest! {

@@ -10,6 +10,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use postbox_core::idempotency::StoredResponse;
 
+use crate::body::{Collected, collect};
 use crate::builder::Settings;
 use crate::problem::{Problem, ProblemKind};
 
@@ -20,8 +21,18 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed")
 pub(crate) const KEPT: [HeaderName; 8] =
     [CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, ETAG, LAST_MODIFIED, LINK, LOCATION];
 
-/// What is stored of an answer; without a body if that was too large.
-pub(crate) fn kept(parts: &Parts, body: Option<&Bytes>, settings: &Settings) -> StoredResponse {
+/// An answer as it is stored, and as it is given: an answer that is too large to be kept is stored without its body. Done is done: a
+/// repeat must not do it again for that.
+pub(crate) async fn keep(answer: Response, settings: &Settings) -> (StoredResponse, Response) {
+    let (parts, body) = answer.into_parts();
+    let (stored, body) = match collect(body, settings.response_limit).await {
+        Collected::Whole(body) => (kept(&parts, Some(&body), settings), Body::from(body)),
+        Collected::Larger(body) | Collected::Broken(body) => (kept(&parts, None, settings), body),
+    };
+    (stored, Response::from_parts(parts, body))
+}
+
+fn kept(parts: &Parts, body: Option<&Bytes>, settings: &Settings) -> StoredResponse {
     let stored = StoredResponse::new(parts.status.as_u16());
     let keeps = |name: &HeaderName| *name != SET_COOKIE && settings.keep.contains(name);
     let headers = parts.headers.iter().filter(|(name, _)| keeps(name));

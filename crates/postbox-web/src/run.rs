@@ -16,10 +16,9 @@ use tokio::task::JoinHandle;
 use tower_service::Service;
 use tracing::Instrument as _;
 
-use crate::body::{Collected, collect};
 use crate::layer::Shared;
 use crate::problem::{Problem, ProblemKind};
-use crate::response::kept;
+use crate::response::keep;
 use crate::session::{At, Session};
 use crate::telemetry::Outcome;
 
@@ -140,16 +139,10 @@ impl<S: IdempotencyStore> End<S> {
     }
 
     async fn store(self, answer: Response) -> Response {
-        let settings = &self.shared.settings;
-        let (parts, body) = answer.into_parts();
-        let (stored, body) = match collect(body, settings.response_limit).await {
-            Collected::Whole(body) => (kept(&parts, Some(&body), settings), Body::from(body)),
-            // Done is done: a repeat must not do it again because of an answer that cannot be kept.
-            Collected::Larger(body) | Collected::Broken(body) => (kept(&parts, None, settings), body),
-        };
+        let (stored, answer) = keep(answer, &self.shared.settings).await;
         match self.finish(&stored).await {
             Some(false) => self.taken_over(),
-            Some(true) | None => Response::from_parts(parts, body),
+            Some(true) | None => answer,
         }
     }
 

@@ -5,7 +5,6 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
@@ -13,9 +12,8 @@ use postbox_core::idempotency::{FinishError, IdempotencyDriver};
 use postbox_core::journal::Journal;
 use postbox_core::{Code, CommitError, Inserted, Insertion, OutboxTransaction, OutboxTx};
 
-use crate::body::{Collected, collect};
 use crate::problem::{Problem, ProblemKind};
-use crate::response::kept;
+use crate::response::keep;
 use crate::session::{At, Session};
 
 /// The transaction of a call: what the handler writes in it, the events that it enqueues and the answer that repeats will get
@@ -107,12 +105,7 @@ impl<D: IdempotencyDriver> IdempotentTx<D> {
             session.stage.set(At::Committed);
             return Ok(answer);
         };
-        let settings = &session.settings;
-        let (parts, body) = answer.into_parts();
-        let (stored, body) = match collect(body, settings.response_limit).await {
-            Collected::Whole(body) => (kept(&parts, Some(&body), settings), Body::from(body)),
-            Collected::Larger(body) | Collected::Broken(body) => (kept(&parts, None, settings), body),
-        };
+        let (stored, answer) = keep(answer, &session.settings).await;
         // The last statement before COMMIT: it holds up repeats for no longer, and brings to light an error that was ignored.
         if let Err(error) = ticket.finish_in(&mut tx, &stored).await {
             if error.is_lost() {
@@ -124,7 +117,7 @@ impl<D: IdempotencyDriver> IdempotentTx<D> {
         }
         tx.commit().await?;
         session.stage.set(At::Committed);
-        Ok(Response::from_parts(parts, body))
+        Ok(answer)
     }
 
     /// Rolls back on purpose; whatever the handler then answers is treated as if it had never asked for the transaction.

@@ -47,10 +47,7 @@ pub struct PostboxBuilder<D, P> {
     driver: PhantomData<fn() -> D>,
     outbox: Outbox,
     relay: RelayBuilder<()>,
-    single_active: bool,
-    order: Order,
-    tenants: Tenants,
-    history: History,
+    options: StoreOptions,
     hot: Option<HotPath>,
     prefix: String,
     database: Option<String>,
@@ -96,10 +93,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
             driver: PhantomData,
             outbox: Outbox::new(table),
             relay: RelayBuilder::unbound(),
-            single_active: true,
-            order: Order::None,
-            tenants: Tenants::default(),
-            history: History::Keep,
+            options: StoreOptions { single_active: true, ..StoreOptions::default() },
             hot: None,
             prefix: "outbox".into(),
             database: None,
@@ -199,7 +193,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
     /// Whether only one relay of all processes works on the table at a time (the default). What is hot is handled where it
     /// was written in any case.
     pub fn single_active(mut self, single: bool) -> Self {
-        self.single_active = single;
+        self.options.single_active = single;
         self
     }
 
@@ -207,21 +201,21 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
     /// a table should be told the same. With order, [`hot`](Self::hot) has no effect: events go the way over the table, which
     /// alone knows what is before them.
     pub fn order(mut self, order: Order) -> Self {
-        self.order = order;
+        self.options.order = order;
         self
     }
 
     /// Whose events the relay is for, and whether tenants share it fairly; without this everybody's, as they come. Both need the
     /// index that `postbox migrate up --fair-tenants` adds; only some needs [`single_active`](Self::single_active)`(false)`.
     pub fn tenants(mut self, tenants: Tenants) -> Self {
-        self.tenants = tenants;
+        self.options.tenants = tenants;
         self
     }
 
     /// What becomes of the rows of events that were delivered: kept (the default), moved to `<table>_history`, or deleted. With
     /// the last two an `event_id` that is enqueued again after its event was published is a new event.
     pub fn history(mut self, history: History) -> Self {
-        self.history = history;
+        self.options.history = history;
         self
     }
 
@@ -325,13 +319,7 @@ impl<D, P: PostboxPool<D>> PostboxBuilder<D, P> {
         if let Some(name) = &self.database {
             (relay, outbox) = (relay.database(name), outbox.database(name));
         }
-        let options = StoreOptions {
-            single_active: self.single_active,
-            order: self.order,
-            history: self.history,
-            tenants: self.tenants,
-        };
-        let relay = relay.on(self.pool.store(&table, &settings, options)).build()?;
+        let relay = relay.on(self.pool.store(&table, &settings, self.options)).build()?;
         let cleaner = cleanup.map(|cleanup| {
             let mut cleaner = Cleaner::new(self.pool.sweep(&table, &settings))
                 .retention(cleanup.retention)

@@ -4,11 +4,6 @@ use std::fmt;
 
 use crate::code::Code;
 
-/// Longer ones do not fit into the key of every database's table.
-const PRINCIPAL_LIMIT: usize = 256;
-const ROUTE_LIMIT: usize = 512;
-const KEY_LIMIT: usize = 255;
-
 /// A call that may come again: who calls what, by which key, with which content.
 ///
 /// ```
@@ -58,11 +53,18 @@ pub struct CallError {
 }
 
 impl Call {
+    /// The longest principal, in bytes: with the others, what fits into the key of every database's table.
+    pub const PRINCIPAL_LIMIT: usize = 256;
+    /// The longest route.
+    pub const ROUTE_LIMIT: usize = 512;
+    /// The longest key.
+    pub const KEY_LIMIT: usize = 255;
+
     /// A call. Keys of one principal and route are apart from those of all others; a principal may be empty where there is only
     /// one.
     ///
     /// # Errors
-    /// When a part is too long (principal 256 bytes, route 512, key 255) or has control characters, or the key is empty.
+    /// When a part is too long or has control characters, or the key is empty.
     pub fn new(
         principal: impl Into<String>,
         route: impl Into<String>,
@@ -71,9 +73,9 @@ impl Call {
     ) -> Result<Self, CallError> {
         let call = Self { principal: principal.into(), route: route.into(), key: key.into(), fingerprint };
         for (part, text, limit) in [
-            ("principal", &call.principal, PRINCIPAL_LIMIT),
-            ("route", &call.route, ROUTE_LIMIT),
-            ("key", &call.key, KEY_LIMIT),
+            ("principal", &call.principal, Self::PRINCIPAL_LIMIT),
+            ("route", &call.route, Self::ROUTE_LIMIT),
+            ("key", &call.key, Self::KEY_LIMIT),
         ] {
             let refuse = |problem: String| Err(CallError { part, problem });
             if text.len() > limit {

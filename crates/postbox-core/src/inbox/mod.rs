@@ -108,8 +108,7 @@ impl Inbox {
     /// With the prefix and the database that the metrics of the outbox have.
     pub(crate) fn beside(outbox: TableName, prepared: bool, like: &Telemetry) -> Self {
         let table = InboxTable::new(outbox, prepared);
-        let (prefix, database, name) = (like.prefix(), like.database(), table.to_string());
-        let telemetry = Telemetry::in_database(prefix, database, &name, DEFAULT_TOPIC_LABELS);
+        let telemetry = like.beside(&table.to_string());
         Self { table: Arc::new(table), telemetry }
     }
 
@@ -121,8 +120,7 @@ impl Inbox {
 
     /// Metrics under another prefix than `outbox`.
     pub fn metrics_prefix(mut self, prefix: &str) -> Self {
-        let (database, table) = (self.telemetry.database(), self.table.to_string());
-        self.telemetry = Telemetry::in_database(prefix, database, &table, DEFAULT_TOPIC_LABELS);
+        self.telemetry = self.telemetry.with_prefix(prefix);
         self
     }
 

@@ -15,11 +15,30 @@ use crate::route::Routes;
 use crate::store::Store;
 use crate::telemetry::{DEFAULT_TOPIC_LABELS, Telemetry};
 
-/// Builds a [`Relay`].
+/// Builds a [`Relay`]: where events go, and how.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use postbox_core::{Dispatcher, EventBus, Relay, RelayError, Store};
+/// # fn build(store: impl Store, kafka: impl Dispatcher, bus: EventBus) -> Result<(), RelayError> {
+/// let relay = Relay::builder(store)
+///     .route("shop.order.**", bus) // the first route that matches wins
+///     .route("**", kafka)
+///     .set(|settings| settings.dispatch_timeout = Duration::from_secs(10))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct RelayBuilder<S> {
     store: S,
+    plan: Plan,
+}
+
+/// What a relay is made of, but for its store.
+#[derive(Debug)]
+struct Plan {
     settings: Settings,
     sinks: Vec<(String, BoxDispatcher)>,
     routes: Vec<RouteTo>,
@@ -57,55 +76,26 @@ impl RelayBuilder<()> {
 
     /// The same on a store.
     pub(crate) fn on<S: Store>(self, store: S) -> RelayBuilder<S> {
-        let Self {
-            store: (),
-            settings,
-            sinks,
-            routes,
-            interceptors,
-            prefix,
-            topic_labels,
-            database,
-            refused,
-            hot,
-            dead_letters,
-            stray_destination,
-        } = self;
-        RelayBuilder {
-            store,
-            settings,
-            sinks,
-            routes,
-            interceptors,
-            prefix,
-            topic_labels,
-            database,
-            refused,
-            hot,
-            dead_letters,
-            stray_destination,
-        }
+        RelayBuilder { store, plan: self.plan }
     }
 
     /// Whether dead events go anywhere.
     pub(crate) fn has_dead_letters(&self) -> bool {
-        self.dead_letters.is_some()
+        self.plan.dead_letters.is_some()
     }
 
     /// The settings as they are by now.
     pub(crate) fn current(&self) -> &Settings {
-        &self.settings
+        &self.plan.settings
     }
 }
 
 impl<S> RelayBuilder<S> {
     pub(super) fn new(store: S) -> Self {
-        let (sinks, routes) = (Vec::new(), Vec::new());
-        Self {
-            store,
+        let plan = Plan {
             settings: Settings::default(),
-            sinks,
-            routes,
+            sinks: Vec::new(),
+            routes: Vec::new(),
             interceptors: Interceptors::default(),
             prefix: "outbox".into(),
             topic_labels: DEFAULT_TOPIC_LABELS,
@@ -114,19 +104,20 @@ impl<S> RelayBuilder<S> {
             hot: None,
             dead_letters: None,
             stray_destination: false,
-        }
+        };
+        Self { store, plan }
     }
 
     /// Sends topics that match to a dispatcher of their own. The first matching route wins.
     pub fn route(mut self, pattern: &str, dispatcher: impl Dispatcher) -> Self {
-        let lane = self.sinks.len();
-        self.sinks.push((format!("sink-{lane}"), BoxDispatcher::new(dispatcher)));
+        let lane = self.plan.sinks.len();
+        self.plan.sinks.push((format!("sink-{lane}"), BoxDispatcher::new(dispatcher)));
         self.add_route(pattern, Target::Lane(lane))
     }
 
     /// Names a dispatcher that several routes can lead to.
     pub fn sink(mut self, name: impl Into<String>, dispatcher: impl Dispatcher) -> Self {
-        self.sinks.push((name.into(), BoxDispatcher::new(dispatcher)));
+        self.plan.sinks.push((name.into(), BoxDispatcher::new(dispatcher)));
         self
     }
 
@@ -165,13 +156,13 @@ impl<S> RelayBuilder<S> {
         for (name, dispatcher) in sinks {
             let name = name.into();
             names.push(name.clone());
-            self.sinks.push((name, BoxDispatcher::new(dispatcher)));
+            self.plan.sinks.push((name, BoxDispatcher::new(dispatcher)));
         }
         self.route_to_all(pattern, names)
     }
 
     fn add_route(mut self, pattern: &str, target: Target) -> Self {
-        self.routes.push(RouteTo { pattern: pattern.to_owned(), target, destination: None });
+        self.plan.routes.push(RouteTo { pattern: pattern.to_owned(), target, destination: None });
         self
     }
 
@@ -190,9 +181,9 @@ impl<S> RelayBuilder<S> {
     /// # }
     /// ```
     pub fn destination(mut self, template: impl Into<String>) -> Self {
-        match self.routes.last_mut() {
+        match self.plan.routes.last_mut() {
             Some(route) => route.destination = Some(template.into()),
-            None => self.stray_destination = true,
+            None => self.plan.stray_destination = true,
         }
         self
     }
@@ -201,7 +192,7 @@ impl<S> RelayBuilder<S> {
     /// headers `postbox-dead-reason`, `postbox-dead-attempts`, `postbox-dead-at` and `postbox-dead-table`. They stay in the
     /// table. Interceptors have no part in it.
     pub fn dead_letters(mut self, name: impl Into<String>, dispatcher: impl Dispatcher) -> Self {
-        self.dead_letters = Some((name.into(), BoxDispatcher::new(dispatcher)));
+        self.plan.dead_letters = Some((name.into(), BoxDispatcher::new(dispatcher)));
         self
     }
 
@@ -212,52 +203,52 @@ impl<S> RelayBuilder<S> {
 
     /// Also handles what outboxes of this process put on this path, right after its commit.
     pub fn hot(mut self, path: &HotPath) -> Self {
-        self.hot = Some(path.clone());
+        self.plan.hot = Some(path.clone());
         self
     }
 
     /// Looks at every event before and after its dispatch, whatever its destination. Several are nested: the first one
     /// added is the outermost.
     pub fn interceptor(mut self, interceptor: impl EventInterceptor) -> Self {
-        self.interceptors.add(interceptor);
+        self.plan.interceptors.add(interceptor);
         self
     }
 
     /// Changes the settings.
     pub fn settings(mut self, settings: Settings) -> Self {
-        self.settings = settings;
+        self.plan.settings = settings;
         self
     }
 
     /// Changes single settings.
     pub fn set(mut self, change: impl FnOnce(&mut Settings)) -> Self {
-        change(&mut self.settings);
+        change(&mut self.plan.settings);
         self
     }
 
     /// Metrics under another prefix than `outbox`.
     pub fn metrics_prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
+        self.plan.prefix = prefix.into();
         self
     }
 
     /// Topics beyond this number share the label `other`.
     pub fn topic_labels(mut self, most: usize) -> Self {
-        self.topic_labels = most;
+        self.plan.topic_labels = most;
         self
     }
 
     /// The name of the database, where a process works on several: a label of its metrics, and part of what it logs and of
     /// its [health](crate::RelayHealth).
     pub fn database(mut self, name: impl Into<String>) -> Self {
-        self.database = Some(name.into());
+        self.plan.database = Some(name.into());
         self
     }
 
     /// Waits at the start also for what it would refuse: a table that is missing, a grant, a file. Its health says what it is,
     /// and it starts as soon as that is mended. For a process that has other things to do than this.
     pub fn patient(mut self) -> Self {
-        self.refused = Refused::Waits;
+        self.plan.refused = Refused::Waits;
         self
     }
 }
@@ -269,6 +260,12 @@ impl<S: Store> RelayBuilder<S> {
     /// When a setting cannot work, a pattern is malformed, a route leads nowhere, there is no route, or a dispatcher is
     /// not put together right (two handlers where one is to be the only one).
     pub fn build(self) -> Result<Relay<S>, RelayError> {
+        self.plan.on(self.store)
+    }
+}
+
+impl Plan {
+    fn on<S: Store>(self, store: S) -> Result<Relay<S>, RelayError> {
         self.settings.check()?;
         if self.routes.is_empty() {
             return Err(RelayError::Settings("there is no route: add `.route(\"**\", dispatcher)`".into()));
@@ -298,9 +295,9 @@ impl<S: Store> RelayBuilder<S> {
         }
         let settings = Arc::new(self.settings);
         let database = self.database.as_deref();
-        let telemetry = Telemetry::in_database(&self.prefix, database, self.store.table(), self.topic_labels);
+        let telemetry = Telemetry::in_database(&self.prefix, database, store.table(), self.topic_labels);
         let attach = |path: HotPath| {
-            path.attach(self.store.table(), settings.lock_ttl, &telemetry).ok_or_else(|| {
+            path.attach(store.table(), settings.lock_ttl, &telemetry).ok_or_else(|| {
                 RelayError::Settings("the hot path leads to another relay already: make a new one".into())
             })
         };
@@ -309,8 +306,8 @@ impl<S: Store> RelayBuilder<S> {
         let lanes = self.sinks.into_iter().map(lane).collect();
         let fan_out = routes.widest() > 1;
         // Without interceptors: what made an event die must not keep it from the dead-letter route as well.
-        let (store, dead) = (self.store.clone(), self.dead_letters);
-        let mut engine = Engine::new(self.store, Arc::clone(&settings), routes, lanes, telemetry, hot);
+        let mut engine = Engine::new(store.clone(), Arc::clone(&settings), routes, lanes, telemetry, hot);
+        let dead = self.dead_letters;
         let after_death = AfterDeath::new(store, &settings, &engine.telemetry, &engine.health, dead);
         engine.refused = self.refused;
         engine.needs = after_death.needs(fan_out);

@@ -55,7 +55,7 @@ impl Circuit {
 
     /// The destination did not answer: opens, or waits longer for the next probe. Reports of what was sent before
     /// the circuit opened do not count again. Answers whether it was closed before.
-    pub(crate) fn failed(&mut self, now: Instant) -> bool {
+    fn failed(&mut self, now: Instant) -> bool {
         match &mut self.state {
             State::Closed => {
                 self.state = State::Open { probes: 1, probe_at: now + self.waits.after(1), since: now };
@@ -71,6 +71,17 @@ impl Circuit {
         }
     }
 
+    /// What an outcome says about the destination as a whole: whether it is down, if that has changed.
+    pub(super) fn heard(&mut self, ended: &Ended, now: Instant) -> Option<bool> {
+        match &ended.end {
+            End::Unavailable { .. } => self.failed(now).then_some(true),
+            // Only a probe's answer closes a circuit: others may have been sent before it opened.
+            End::Delivered | End::Reject { .. } | End::Retry { .. } => {
+                (ended.probe && self.worked()).then_some(false)
+            }
+        }
+    }
+
     /// There was nothing to probe with: looks again soon, which says nothing about the destination.
     pub(super) fn in_vain(&mut self, again: Instant) {
         if let State::Open { probe_at, .. } = &mut self.state {
@@ -79,7 +90,7 @@ impl Circuit {
     }
 
     /// Something got through, or was refused by a destination that lives. Answers whether it was open before.
-    pub(crate) fn worked(&mut self) -> bool {
+    fn worked(&mut self) -> bool {
         let was_open = self.is_open();
         self.state = State::Closed;
         was_open
@@ -95,18 +106,10 @@ impl<S: Store> Engine<S> {
     /// What an outcome says about the sink as a whole.
     pub(super) fn note_circuit(&mut self, number: usize, ended: &Ended, now: Instant) {
         let lane = &mut self.lanes[number];
-        let changed = match &ended.end {
-            End::Unavailable { error } => {
-                lane.last_error = Some(error.to_string());
-                lane.circuit.failed(now).then_some(true)
-            }
-            // Only a probe's answer closes a circuit: others may have been sent before it opened.
-            End::Delivered | End::Reject { .. } | End::Retry { .. } if ended.probe => {
-                lane.circuit.worked().then_some(false)
-            }
-            End::Delivered | End::Reject { .. } | End::Retry { .. } => None,
-        };
-        let Some(open) = changed else { return };
+        if let End::Unavailable { error } = &ended.end {
+            lane.last_error = Some(error.to_string());
+        }
+        let Some(open) = lane.circuit.heard(ended, now) else { return };
         let name = Arc::clone(&lane.name);
         if open {
             let error = lane.last_error.as_deref().unwrap_or_default();

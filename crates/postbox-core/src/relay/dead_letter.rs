@@ -271,15 +271,8 @@ impl<S: Store> AfterDeath<S> {
     fn judge(&mut self, ended: Ended, dead_for: Duration) -> LetterVerdict {
         let Some(route) = &mut self.route else { return LetterVerdict::Later(REJECTED) };
         let now = Instant::now();
-        let circuit = match &ended.end {
-            End::Unavailable { .. } => route.circuit.failed(now).then_some(true),
-            End::Delivered | End::Retry { .. } | End::Reject { .. } if ended.probe => {
-                route.circuit.worked().then_some(false)
-            }
-            End::Delivered | End::Retry { .. } | End::Reject { .. } => None,
-        };
         let (table, sink) = (self.store.table(), &*route.name);
-        if let Some(open) = circuit {
+        if let Some(open) = route.circuit.heard(&ended, now) {
             self.telemetry.circuit(sink, open);
             if open {
                 tracing::error!(table, sink, "the dead-letter route is down, dead events wait");
@@ -376,12 +369,6 @@ impl<S: Store> Engine<S> {
         let (stop, stopped) = watch::channel(false);
         let work = self.after_death.take().filter(|work| !work.is_idle());
         Beside { stop, task: work.map(|work| tokio::spawn(work.run(stopped).in_current_span())) }
-    }
-
-    /// Opens the store and makes sure that it can do what is asked for.
-    pub(super) async fn open_store(&self) -> Result<(), StoreError> {
-        self.store.open().await?;
-        self.store.require(self.needs).await
     }
 
     /// One batch of dead letters by hand, and what is due to be tried again.

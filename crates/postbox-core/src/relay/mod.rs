@@ -44,7 +44,7 @@ pub use error::RelayError;
 pub use health::{Health, RelayHealth, SinkHealth};
 pub use settings::Settings;
 
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use engine::Engine;
 
 /// Delivers the events of one table.
@@ -179,6 +179,14 @@ impl<S: Store> Relay<S> {
             result
         });
         RelayHandle { stop, task, health, ended }
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// Opens the store and makes sure that it can do what is asked for.
+    async fn open_store(&self) -> Result<(), StoreError> {
+        self.store.open().await?;
+        self.store.require(self.needs).await
     }
 }
 
