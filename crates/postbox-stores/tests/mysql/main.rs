@@ -5,10 +5,11 @@ mod embed;
 mod faults;
 mod idempotency;
 mod migrations;
+#[path = "../common/open.rs"]
+mod open;
 mod order;
-mod strategies;
+mod owner;
 mod subject;
-mod windows;
 
 use subject::{Shape, Table};
 

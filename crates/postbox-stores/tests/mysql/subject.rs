@@ -7,10 +7,12 @@ use postbox_stores::mysql::migrate::{Extras, Ordered};
 use postbox_stores::mysql::{
     MySqlAdmin, MySqlOutboxTransaction, MySqlStore, SqlxMySql, Strategy, connect_options, migrate,
 };
-use postbox_testkit::suite::{Features, OpenTransaction, RowState, Subject};
+use postbox_testkit::suite::{Features, Place, RowColumns, RowState, Subject};
 use postbox_testkit::{MariaDb, MariaDbServer};
+use sqlx::MySql;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
-use sqlx::{MySql, Row as _, Transaction};
+
+use crate::open::Open;
 
 /// What a table has beyond the usual, and what its relays do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,36 +67,6 @@ impl Table {
         }
     }
 
-    async fn has_history(&self) -> bool {
-        let sql = "SELECT COUNT(*) FROM information_schema.tables
-                   WHERE table_schema = DATABASE() AND table_name = 'org_outbox_history'";
-        self.number(sql).await > 0
-    }
-
-    /// The row of an event in a table, the latest if there are several.
-    async fn row_in(&self, table: &str, event: EventId) -> Option<RowState> {
-        // Row versions cannot be seen here: the whole row has to do.
-        let sql = format!(
-            "SELECT published_at IS NOT NULL, dead_at IS NOT NULL, locked_at IS NOT NULL, attempts,
-                    available_at <= UTC_TIMESTAMP(6), last_error, COALESCE(JSON_LENGTH(attempts_log), 0),
-                    CONCAT_WS('|', HEX(id), sequence, created_at, published_at, attempts, available_at, locked_at, last_error,
-                        locked_by, dead_at, attempts_log, payload)
-             FROM {table} WHERE event_id = ? ORDER BY published_at DESC LIMIT 1"
-        );
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(event.0);
-        let row = row.fetch_optional(&self.pool).await.unwrap()?;
-        Some(RowState {
-            published: row.get(0),
-            dead: row.get(1),
-            locked: row.get(2),
-            attempts: row.get(3),
-            due: row.get(4),
-            last_error: row.get(5),
-            log_lines: usize::try_from(row.get::<i64, _>(6)).unwrap(),
-            version: row.get(7),
-        })
-    }
-
     pub(crate) fn outbox(&self) -> Outbox {
         Outbox::new(self.name.clone())
     }
@@ -109,29 +81,10 @@ impl Table {
     }
 }
 
-pub(crate) struct Open {
-    tx: Transaction<'static, MySql>,
-    receipts: Vec<Receipt>,
-}
-
-impl OpenTransaction for Open {
-    fn receipts(&self) -> &[Receipt] {
-        &self.receipts
-    }
-
-    async fn commit(self) {
-        self.tx.commit().await.unwrap();
-    }
-
-    async fn roll_back(self) {
-        self.tx.rollback().await.unwrap();
-    }
-}
-
 impl Subject for Table {
     type Store = MySqlStore;
     type Admin = MySqlAdmin;
-    type Open = Open;
+    type Open = Open<MySql>;
     type Driver = SqlxMySql;
 
     fn features(&self) -> Features {
@@ -180,10 +133,6 @@ impl Subject for Table {
         outbox.enqueue_all(&mut **tx, records).await.unwrap()
     }
 
-    fn store(&self, single_active: bool) -> MySqlStore {
-        self.store_with(single_active, self.history())
-    }
-
     fn history(&self) -> History {
         if self.shape == Shape::Moving { History::Move } else { History::Keep }
     }
@@ -225,8 +174,24 @@ impl Subject for Table {
         age.bind(i64::try_from(by.as_micros()).unwrap()).execute(&self.pool).await.unwrap();
     }
 
-    async fn moved(&self, event: EventId) -> Option<RowState> {
-        if self.has_history().await { self.row_in("org_outbox_history", event).await } else { None }
+    async fn has_history(&self) -> bool {
+        let sql = "SELECT COUNT(*) FROM information_schema.tables
+                   WHERE table_schema = DATABASE() AND table_name = 'org_outbox_history'";
+        self.number(sql).await > 0
+    }
+
+    async fn row_in(&self, place: Place, event: EventId) -> Option<RowState> {
+        // Row versions cannot be seen here: the whole row has to do.
+        let sql = format!(
+            "SELECT published_at IS NOT NULL, dead_at IS NOT NULL, locked_at IS NOT NULL, attempts,
+                    available_at <= UTC_TIMESTAMP(6), last_error, COALESCE(JSON_LENGTH(attempts_log), 0),
+                    CONCAT_WS('|', HEX(id), sequence, created_at, published_at, attempts, available_at, locked_at, last_error,
+                        locked_by, dead_at, attempts_log, payload)
+             FROM {} WHERE event_id = ? ORDER BY published_at DESC LIMIT 1",
+            place.name()
+        );
+        let row = sqlx::query_as::<_, RowColumns>(sqlx::AssertSqlSafe(sql)).bind(event.0);
+        row.fetch_optional(&self.pool).await.unwrap().map(RowState::from)
     }
 
     async fn view(&self, event: EventId) -> Vec<String> {
@@ -242,15 +207,10 @@ impl Subject for Table {
         MySqlAdmin::connect(self.options.clone(), table)
     }
 
-    async fn begin(&self, records: Vec<Record>) -> Open {
+    async fn begin(&self, records: Vec<Record>) -> Open<MySql> {
         let mut tx = self.pool.begin().await.unwrap();
         let receipts = self.outbox().enqueue_all(&mut tx, records).await.unwrap();
         Open { tx, receipts }
-    }
-
-    async fn row(&self, event: EventId) -> Option<RowState> {
-        let row = self.row_in("org_outbox", event).await;
-        if row.is_none() && self.shape == Shape::Moving { self.moved(event).await } else { row }
     }
 
     async fn rows(&self) -> usize {
@@ -262,21 +222,15 @@ impl Subject for Table {
         assert_eq!(self.changed(sql, event).await, 1);
     }
 
-    async fn make_older(&self, event: EventId, by: Duration) {
-        let by = by.as_micros();
-        let sql = |table: &str| {
-            format!(
-                "UPDATE {table} SET created_at = created_at - INTERVAL {by} MICROSECOND,
-                     available_at = available_at - INTERVAL {by} MICROSECOND,
-                     published_at = published_at - INTERVAL {by} MICROSECOND,
-                     dead_at = dead_at - INTERVAL {by} MICROSECOND WHERE event_id = ?"
-            )
-        };
-        let mut changed = self.changed(&sql("org_outbox"), event).await;
-        if changed == 0 && self.has_history().await {
-            changed = self.changed(&sql("org_outbox_history"), event).await;
-        }
-        assert_eq!(changed, 1);
+    async fn age_in(&self, place: Place, event: EventId, by: Duration) -> u64 {
+        let (place, by) = (place.name(), by.as_micros());
+        let sql = format!(
+            "UPDATE {place} SET created_at = created_at - INTERVAL {by} MICROSECOND,
+                 available_at = available_at - INTERVAL {by} MICROSECOND,
+                 published_at = published_at - INTERVAL {by} MICROSECOND,
+                 dead_at = dead_at - INTERVAL {by} MICROSECOND WHERE event_id = ?"
+        );
+        self.changed(&sql, event).await
     }
 
     async fn spoil(&self, event: EventId) {

@@ -2,18 +2,16 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Claimed, OnDead, Order, Standing, Verdict};
-use postbox_core::{EventId, Settings, Store as _};
+use postbox_core::{EventId, Store as _};
 use postbox_stores::postgres::{PgStore, connect_options};
-use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{
-    OpenTransaction as _, PATIENCE, Subject as _, TOPIC, claim, enqueue, event, events, quick, request,
+    PATIENCE, Subject as _, TOPIC, claim, enqueue, event, events, request, settle_all,
 };
 use postbox_testkit::{Proxy, eventually};
 
-use crate::common::{run, settle_all};
+use crate::common::KILL_LEADER;
 use crate::subject::{Shape, Table};
 
 fn ids(claim: &Claim) -> Vec<EventId> {
@@ -36,21 +34,6 @@ async fn deliver(store: &PgStore) -> Vec<EventId> {
     let claimed = claim(store, 2).await;
     store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
     ids(&claimed)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_that_is_ahead_passes_a_pause() {
-    let table = Table::new(Shape::Migrated).await;
-    let all = enqueue(&table, events(6)).await;
-    let store = table.store(true);
-    assert_eq!(ids(&claim(&store, 2).await), all[..2]);
-    table.db.psql("UPDATE postbox_relay SET paused_at = now()");
-    let paused = claim(&store, 2).await;
-    assert_eq!((paused.standing, paused.paused, ids(&paused)), (Standing::Paused, true, Vec::new()));
-    table.db.psql("UPDATE postbox_relay SET paused_at = NULL");
-    let mut found = rest(&store, 4).await;
-    found.sort_unstable();
-    assert_eq!(found, all[2..], "each once, none forgotten");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,36 +147,6 @@ async fn what_was_moved_behind_the_reader_does_not_come_twice() {
 
 /// Connections end at any moment, also while the reader waits for an answer or holds some: what it has is read again, and what was handed
 /// over is not.
-/// Hazard 12: transactions that commit late, the last one first, while an owner drains and has read far ahead of them.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_commits_behind_the_reader_is_found() {
-    for shape in [Shape::Migrated, Shape::Pooled] {
-        let table = Table::new(shape).await;
-        let mut open = Vec::new();
-        for _ in 0..3 {
-            open.push(table.begin(events(5)).await);
-            enqueue(&table, events(1_000)).await;
-        }
-        let mut late: Vec<EventId> = Vec::new();
-        let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(2)));
-        let relay = run(table.store(true), sink.clone(), Settings { batch_size: 20, ..quick() });
-        for round in 1..=3 {
-            eventually("it to go on", PATIENCE, async || sink.arrived().len() > round * 800).await;
-            let transaction = open.pop().unwrap();
-            late.extend(transaction.receipts().iter().map(|receipt| receipt.event_id));
-            transaction.commit().await;
-        }
-        eventually("everything to be settled", PATIENCE * 2, async || {
-            table.db.psql("SELECT count(*) FROM org_outbox WHERE published_at IS NULL") == "0"
-        })
-        .await;
-        relay.shutdown().await.unwrap();
-        let arrived = sink.arrived();
-        assert!(late.iter().all(|id| arrived.contains(id)));
-        assert_eq!(arrived.len(), 3_015, "each once");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_loses_its_connection_loses_nothing() {
     let table = Table::new(Shape::Migrated).await;
@@ -242,7 +195,7 @@ async fn what_is_ahead_does_not_outlive_a_reign() {
     let old = table.store(true);
     let first = claim(&old, 2).await;
     assert_eq!(ids(&first), all[..2]);
-    table.db.psql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())");
+    table.db.psql(KILL_LEADER);
     let new = table.store(true);
     let mut claimed = Claim::default();
     eventually("the take-over", PATIENCE, async || {
@@ -264,31 +217,6 @@ async fn what_is_ahead_does_not_outlive_a_reign() {
     })
     .await;
     assert_eq!(again, [], "it was delivered by another");
-}
-
-/// The window may have been written, but nobody knows: nothing is handed over by that claim, and everything by later ones.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_journal_whose_reply_was_lost_hands_over_nothing() {
-    let table = Table::new(Shape::Migrated).await;
-    let proxy = Proxy::start(table.db.addr());
-    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
-    let all = enqueue(&table, events(6)).await;
-    let store = PgStore::builder(options, table.name.clone()).build();
-    // Nothing is written down for a claim of nothing: the statement is not known to the server yet.
-    assert_eq!(claim(&store, 0).await.standing, Standing::Active, "it leads");
-    let mut cut = proxy.cut_replies_after_requests_containing(b"SET win = ");
-    let mut found = Vec::new();
-    eventually("all of them", PATIENCE, async || {
-        if let Ok(claimed) = store.claim(request(ClaimMode::Waiting, 2)).await {
-            found.extend(ids(&claimed));
-        }
-        found.len() >= 6
-    })
-    .await;
-    cut.fired().await;
-    let distinct: HashSet<EventId> = found.iter().copied().collect();
-    assert_eq!((found.len(), distinct), (6, all.iter().copied().collect()), "each once");
-    assert_eq!(table.db.psql("SELECT DISTINCT attempts FROM org_outbox"), "0", "and nobody was charged");
 }
 
 /// In order the reader is several batches ahead, too. Of an aggregate nothing comes while something of it is in flight, long ones have their

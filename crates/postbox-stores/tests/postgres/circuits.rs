@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use postbox_core::{Backoff, Delivery, Relay, Settings, Topic};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options};
 use postbox_testkit::suite::claim::dear_looks_in_vain_hide_nothing;
+use postbox_testkit::suite::relay::run;
 use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{Subject as _, enqueue, event, events, quick, state};
 use postbox_testkit::{Proxy, eventually};
 
-use crate::common::{Batches, SOON, all_published, insert, is_published, run};
+use crate::common::{Batches, SOON, all_published, insert, is_published};
 use crate::subject::{Shape, Table};
 
 /// A lane remembers 4096 topics and probes with those. When the events that wait have others, there is never a probe.

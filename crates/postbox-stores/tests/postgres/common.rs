@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use postbox_core::store::{Claim, Claimed, Settlement, Verdict};
-use postbox_core::{Delivery, DispatchError, Dispatcher, EventId, Receipts, Relay, RelayHandle, Settings};
-use postbox_stores::postgres::PgStore;
+use postbox_core::{Delivery, DispatchError, Dispatcher, EventId, Receipts};
 use postbox_testkit::eventually;
 use postbox_testkit::suite::state;
 
@@ -12,6 +10,11 @@ use crate::subject::Table;
 
 /// How long a delivery may take that should take a fraction of a second.
 pub(crate) const SOON: Duration = Duration::from_secs(12);
+
+/// Ends the session whose lock makes its relay the active one; says how many there were.
+pub(crate) const KILL_LEADER: &str =
+    "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND granted
+    AND objsubid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// A dispatcher of its batches as a whole, from a function.
 pub(crate) struct Batches<F>(pub(crate) usize, pub(crate) F);
@@ -41,10 +44,6 @@ where
     }
 }
 
-pub(crate) fn run(store: PgStore, sink: impl Dispatcher, settings: Settings) -> RelayHandle {
-    Relay::builder(store).dispatcher(sink).settings(settings).build().unwrap().spawn()
-}
-
 pub(crate) async fn all_published(table: &Table, what: &str) {
     eventually(what, SOON, async || {
         table.db.psql("SELECT count(*) FROM org_outbox WHERE published_at IS NULL") == "0"
@@ -61,9 +60,4 @@ pub(crate) fn insert(topic: &str, more_columns: &str, more_values: &str) -> Stri
         "INSERT INTO org_outbox (tenant_id, topic, payload, event_id{more_columns})
          VALUES (gen_random_uuid(), '{topic}', '{{}}', gen_random_uuid(){more_values}) RETURNING event_id"
     )
-}
-
-pub(crate) fn settle_all(claim: &Claim, verdict: &Verdict) -> Vec<Settlement> {
-    let settle = |row: &Claimed| Settlement::new(row.lease.clone(), verdict.clone());
-    claim.rows.iter().map(settle).collect()
 }

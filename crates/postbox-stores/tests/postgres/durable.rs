@@ -5,11 +5,11 @@ use std::time::Duration;
 use postbox_core::store::{Standing, Verdict};
 use postbox_core::{Store as _, TableName};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options, migrate};
-use postbox_testkit::suite::claim;
+use postbox_testkit::suite::{claim, settle_all};
 use postbox_testkit::{PgBouncer, PgServer, TestDb, eventually};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, PgConnection};
 
-use crate::common::{SOON, settle_all};
+use crate::common::SOON;
 
 /// Writes an event whose commit is not on disk yet, and answers how far the log has to be there. The server's own writer comes
 /// every ten seconds, and may come just now.

@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use postbox_core::store::{ClaimMode, Settlement, Standing, Verdict};
+use postbox_core::store::{ClaimMode, Standing, Verdict};
 use postbox_core::{Relay, Settings, Store as _, StoreErrorKind};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options, migrate};
 use postbox_testkit::suite::relay::arrived;
 use postbox_testkit::suite::script::{Act, Scripted};
-use postbox_testkit::suite::{PATIENCE, Subject as _, claim, enqueue, events, quick, request, state};
+use postbox_testkit::suite::{
+    PATIENCE, Subject as _, claim, enqueue, events, quick, request, settle_all, state,
+};
 use postbox_testkit::{PgServer, Proxy, eventually};
 use sqlx::ConnectOptions as _;
 
+use crate::common::KILL_LEADER;
 use crate::subject::{Shape, Table};
 
 /// A store whose connections go through a proxy.
@@ -18,11 +21,6 @@ fn behind(table: &Table, name: &str) -> (Proxy, PgStore) {
     let proxy = Proxy::start(table.db.addr());
     let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
     (proxy, PgStore::builder(options, table.name.clone()).single_active(false).name(name).build())
-}
-
-fn delivered(claim: &postbox_core::store::Claim) -> Vec<Settlement> {
-    let settle = |row: &postbox_core::store::Claimed| Settlement::new(row.lease.clone(), Verdict::Delivered);
-    claim.rows.iter().map(settle).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -53,14 +51,14 @@ async fn hazard_25_a_settle_whose_reply_was_lost_is_repeated_without_harm() {
     let (proxy, store) = behind(&table, "settler");
     let claim = claim(&store, 10).await;
     let mut cut = proxy.cut_replies_after_requests_containing(b"settler/");
-    let error = store.settle(&delivered(&claim), 0).await.unwrap_err();
+    let error = store.settle(&settle_all(&claim, &Verdict::Delivered), 0).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Connection);
     cut.fired().await;
     eventually("the settle to have happened", PATIENCE, async || state(&table, ids[0]).await.published).await;
-    let settled = store.settle(&delivered(&claim), 0).await.unwrap();
+    let settled = store.settle(&settle_all(&claim, &Verdict::Delivered), 0).await.unwrap();
     assert!(settled.lost.is_empty(), "its own work is not a lost lease");
     assert_eq!(
-        store.settle(&delivered(&claim), 0).await.unwrap().lost.len(),
+        store.settle(&settle_all(&claim, &Verdict::Delivered), 0).await.unwrap().lost.len(),
         5,
         "but later there is no such doubt"
     );
@@ -118,15 +116,13 @@ async fn hazard_10_a_killed_leader_session_changes_nothing_but_the_leader() {
     let table = Table::new(Shape::Migrated).await;
     let ids = enqueue(&table, events(2_000)).await;
     let (a, b) = (Scripted::ok(), Scripted::ok());
-    // By lease; `windows.rs` has what owners promise.
+    // By lease; `owner.rs` has what owners promise.
     let start = |sink: &Scripted| {
         Relay::builder(table.leasing()).dispatcher(sink.clone()).settings(quick()).build().unwrap().spawn()
     };
     let (first, second) = (start(&a), start(&b));
-    let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
-        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
     for _ in 0..5 {
-        eventually("a leader to kill", PATIENCE, async || table.db.psql(kill) == "1").await;
+        eventually("a leader to kill", PATIENCE, async || table.db.psql(KILL_LEADER) == "1").await;
     }
     let all = eventually("everything to arrive", PATIENCE, async || {
         let all = [a.arrived(), b.arrived()].concat();

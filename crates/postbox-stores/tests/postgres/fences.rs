@@ -6,11 +6,12 @@ use postbox_core::redact::Summary;
 use postbox_core::store::{ClaimMode, ClaimRequest, Verdict};
 use postbox_core::{DeadFilter, DeadLetters as _, Inspect as _, Relay, RelayHandle, Settings, Store as _};
 use postbox_stores::postgres::{PgStore, connect_options};
+use postbox_testkit::suite::relay::run;
 use postbox_testkit::suite::script::{Act, Scripted};
-use postbox_testkit::suite::{Subject as _, claim, enqueue, events, quick, request, state};
+use postbox_testkit::suite::{Subject as _, claim, enqueue, events, quick, request, settle_all, state};
 use postbox_testkit::{Proxy, eventually};
 
-use crate::common::{SOON, insert, is_published, run, settle_all};
+use crate::common::{SOON, insert, is_published};
 use crate::subject::{Shape, Table};
 
 /// A process that dies on the last attempt leaves a row with a lock that has run out: it is dead, and must be seen to be.
@@ -44,8 +45,6 @@ async fn a_repeated_release_does_not_hit_the_next_claim_of_a_bare_table() {
     assert_eq!(again.lost.len(), 1);
 }
 
-/// A settle that never reached the database leaves it unsure, too: the lease that was truly lost meanwhile is taken
-/// for its own work, and counted as delivered (or dead, a second time).
 /// A settle that nobody waits for any more still runs when it is repeated: both take their locks in one order.
 #[tokio::test(flavor = "multi_thread")]
 async fn hazard_18_a_settle_and_its_repetition_do_not_deadlock() {
@@ -65,6 +64,8 @@ async fn hazard_18_a_settle_and_its_repetition_do_not_deadlock() {
     assert_eq!(table.db.psql(deadlocks).trim(), "0");
 }
 
+/// A settle that never reached the database leaves it unsure, too: the lease that was truly lost meanwhile is taken
+/// for its own work, and counted as delivered (or dead, a second time).
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_lost_during_an_outage_is_counted() {
     let table = Table::new(Shape::Migrated).await;

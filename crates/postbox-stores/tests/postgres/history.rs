@@ -12,11 +12,10 @@ use postbox_core::{
 use postbox_stores::postgres::migrate::{self, Extras, Format, Ordered};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options};
 use postbox_testkit::suite::script::Scripted;
-use postbox_testkit::suite::{PATIENCE, Subject as _, claim_in_turn, enqueue, events, quick};
+use postbox_testkit::suite::{PATIENCE, Subject as _, claim_in_turn, enqueue, events, quick, settle_all};
 use postbox_testkit::{PgServer, Proxy, TestDb, eventually};
 use sqlx::{ConnectOptions as _, Executor as _};
 
-use crate::common::settle_all;
 use crate::subject::{Shape, Table, role};
 
 const WITH: Extras = Extras {

@@ -22,21 +22,22 @@ mod idempotency;
 mod inbox;
 mod letters;
 mod migrations;
+#[path = "../common/open.rs"]
+mod open;
 mod order;
 mod order_dead;
 mod order_faults;
 mod order_turns;
 mod ordered_tables;
+mod owner;
 mod places;
 mod plans;
 mod servers;
-mod strategies;
 mod stuck;
 mod subject;
 mod tidy;
 mod wake;
 mod watch;
-mod windows;
 
 use subject::{Shape, Table};
 

@@ -228,3 +228,26 @@ async fn a_table_of_another_shape_is_refused_with_its_columns_named() {
     assert_eq!(error.code(), Code::TableMissing);
     assert!(error.to_string().ends_with("Did you mean public.org_outbox?"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_that_knows_no_owners_is_replaced() {
+    for history in [false, true] {
+        let table = Table::new(if history { Shape::Moving } else { Shape::Migrated }).await;
+        let columns = "event_id, sequence, tenant_id, topic, aggregate_type, aggregate_id, 'NEW'::text AS status, attempts, created_at,
+            available_at, published_at, dead_at, dlq_at, locked_at, locked_by, last_error";
+        table.db.psql(&format!(
+            "CREATE OR REPLACE VIEW org_outbox_status AS SELECT {columns} FROM org_outbox{moved}",
+            moved = if history {
+                format!(" UNION ALL SELECT {columns} FROM org_outbox_history")
+            } else {
+                String::new()
+            }
+        ));
+        let mut connection = connect_options(&table.db.url).unwrap().connect().await.unwrap();
+        let plan = migrate::plan(&mut connection, &table.name).await.unwrap();
+        assert_eq!(plan.steps.iter().map(|step| &*step.what).collect::<Vec<_>>(), ["+ status view"]);
+        migrate::up(&mut connection, &table.name, |_| {}).await.unwrap();
+        let left = migrate::plan(&mut connection, &table.name).await.unwrap().steps;
+        assert!(left.is_empty(), "{left:?}");
+    }
+}

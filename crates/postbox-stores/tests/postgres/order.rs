@@ -9,11 +9,11 @@ use postbox_core::{Code, EventId, Record, Store as _, Topic};
 use postbox_stores::postgres::migrate::{self, Extras, Ordered};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options};
 use postbox_testkit::suite::{
-    OpenTransaction as _, Subject as _, TOPIC, claim, enqueue, event, events, request, state,
+    OpenTransaction as _, Subject as _, TOPIC, claim, enqueue, event, events, request, settle_all, state,
 };
 use postbox_testkit::{Proxy, eventually};
 
-use crate::common::{SOON, settle_all};
+use crate::common::SOON;
 use crate::subject::{Shape, Table};
 
 pub(crate) const BLOCK: Order = Order::Aggregate(OnDead::Block);

@@ -2,9 +2,8 @@
 
 use postbox_core::EventId;
 use postbox_core::store::{Settlement, Store as _, Verdict};
-use postbox_testkit::suite::{Subject as _, claim, enqueue, state};
+use postbox_testkit::suite::{Subject as _, claim, enqueue, settle_all, state};
 
-use crate::common::settle_all;
 use crate::order::{BLOCK, SKIP, WAYS, all_of, dead, release, settle, shown};
 use crate::subject::{Shape, Table};
 

@@ -11,10 +11,11 @@ use postbox_core::{
 };
 use postbox_stores::postgres::migrate::{self, Extras, Ordered};
 use postbox_stores::postgres::{PgStore, Strategy};
-use postbox_testkit::suite::{OpenTransaction as _, Subject as _, TOPIC, claim, enqueue, event, quick};
+use postbox_testkit::suite::{
+    OpenTransaction as _, Subject as _, TOPIC, claim, enqueue, event, quick, settle_all,
+};
 use postbox_testkit::{Oracle, eventually};
 
-use crate::common::settle_all;
 use crate::subject::{Shape, Table};
 
 const BLOCK: Order = Order::Aggregate(OnDead::Block);

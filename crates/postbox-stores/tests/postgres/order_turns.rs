@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use postbox_core::store::{Claim, Settlement, Store as _, Verdict};
 use postbox_stores::postgres::{PgStore, Strategy};
-use postbox_testkit::suite::{OpenTransaction as _, Subject as _, claim, enqueue};
+use postbox_testkit::suite::{OpenTransaction as _, Subject as _, claim, enqueue, settle_all};
 use tokio::time::timeout;
 
-use crate::common::settle_all;
 use crate::order::{BLOCK, of, release, settle};
 use crate::subject::{Shape, Table};
 

@@ -2,10 +2,11 @@
 
 use postbox_core::store::{ClaimMode, ClaimRequest, Verdict};
 use postbox_core::{EventId, Payload, Record, Store as _};
-use postbox_testkit::suite::{Subject as _, TOPIC, claim, enqueue, event, events, request, state};
+use postbox_testkit::suite::{
+    Subject as _, TOPIC, claim, enqueue, event, events, request, settle_all, state,
+};
 use serde_json::{Value, json};
 
-use crate::common::settle_all;
 use crate::subject::{Shape, Table};
 
 const SHAPES: [Shape; 3] = [Shape::Migrated, Shape::Moving, Shape::Pooled];

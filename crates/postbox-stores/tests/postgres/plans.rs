@@ -11,9 +11,9 @@ use postbox_core::store::{OnDead, Order, Settlement, Verdict};
 use postbox_core::{History, Store as _};
 use postbox_stores::postgres::{PgStore, Strategy};
 use postbox_testkit::eventually;
-use postbox_testkit::suite::claim;
+use postbox_testkit::suite::{claim, settle_all};
 
-use crate::common::{SOON, settle_all};
+use crate::common::SOON;
 use crate::subject::{Shape, Table};
 
 const WAITING: usize = 20_000;

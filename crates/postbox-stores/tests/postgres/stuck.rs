@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 
 use postbox_core::{Delivery, DispatchError, Dispatcher, EventId, Settings};
 use postbox_testkit::eventually;
+use postbox_testkit::suite::relay::run;
 use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{Subject as _, claim, enqueue, events, quick, state};
 
-use crate::common::{Batches, SOON, all_published, insert, is_published, run};
+use crate::common::{Batches, SOON, all_published, insert, is_published};
 use crate::subject::{Shape, Table};
 
 /// The events of a batch that panicked while another batch found the sink down go into the queue of a lane whose

@@ -8,10 +8,12 @@ use postbox_stores::postgres::migrate::{self, Extras, Grants, Ordered};
 use postbox_stores::postgres::{
     PgAdmin, PgOutboxTransaction, PgStore, SqlxPostgres, Strategy, connect_options,
 };
-use postbox_testkit::suite::{Features, OpenTransaction, RowState, Subject};
+use postbox_testkit::suite::{Features, Place, RowColumns, RowState, Subject};
 use postbox_testkit::{PgBouncer, PgServer, TestDb};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-use sqlx::{ConnectOptions as _, Postgres, Row as _, Transaction};
+use sqlx::{ConnectOptions as _, Postgres};
+
+use crate::open::Open;
 
 /// The seed's own migration, to the letter: what a bare table looks like.
 pub(crate) const SEED_DDL: &str = r"
@@ -142,37 +144,6 @@ impl Table {
         change.await.unwrap().rows_affected()
     }
 
-    async fn has_history(&self) -> bool {
-        let there = sqlx::query_scalar("SELECT to_regclass('org_outbox_history') IS NOT NULL");
-        there.fetch_one(&self.owner).await.unwrap()
-    }
-
-    /// The row of an event in a table, the latest if there are several.
-    async fn row_in(&self, table: &str, event: EventId) -> Option<RowState> {
-        let (dead, log) = if self.features().full {
-            ("dead_at IS NOT NULL", "coalesce(jsonb_array_length(attempts_log), 0)")
-        } else {
-            ("published_at IS NULL AND attempts >= 25 AND locked_at IS NULL", "0")
-        };
-        let sql = format!(
-            "SELECT published_at IS NOT NULL, {dead}, locked_at IS NOT NULL, attempts, available_at <= now(), last_error,
-                    {log}, ctid::text || '/' || xmin::text
-             FROM {table} WHERE event_id = $1 ORDER BY published_at DESC LIMIT 1"
-        );
-        let row =
-            sqlx::query(sqlx::AssertSqlSafe(sql)).bind(event.0).fetch_optional(&self.owner).await.unwrap()?;
-        Some(RowState {
-            published: row.get(0),
-            dead: row.get(1),
-            locked: row.get(2),
-            attempts: row.get(3),
-            due: row.get(4),
-            last_error: row.get(5),
-            log_lines: usize::try_from(row.get::<i32, _>(6)).unwrap(),
-            version: row.get(7),
-        })
-    }
-
     fn owns(&self, single_active: bool) -> bool {
         // Where rows can be owned, the suite sees that; rows are leased under least privilege.
         matches!(self.shape, Shape::Migrated | Shape::Moving) && single_active
@@ -185,29 +156,10 @@ pub(crate) fn role(db: &TestDb, kind: &str) -> String {
     format!("{kind}_{end}")
 }
 
-pub(crate) struct Open {
-    tx: Transaction<'static, Postgres>,
-    receipts: Vec<Receipt>,
-}
-
-impl OpenTransaction for Open {
-    fn receipts(&self) -> &[Receipt] {
-        &self.receipts
-    }
-
-    async fn commit(self) {
-        self.tx.commit().await.unwrap();
-    }
-
-    async fn roll_back(self) {
-        self.tx.rollback().await.unwrap();
-    }
-}
-
 impl Subject for Table {
     type Store = PgStore;
     type Admin = PgAdmin;
-    type Open = Open;
+    type Open = Open<Postgres>;
     type Driver = SqlxPostgres;
 
     fn features(&self) -> Features {
@@ -242,10 +194,6 @@ impl Subject for Table {
         records: Vec<Record>,
     ) -> Vec<Receipt> {
         outbox.enqueue_all(&mut **tx, records).await.unwrap()
-    }
-
-    fn store(&self, single_active: bool) -> PgStore {
-        self.store_with(single_active, self.history())
     }
 
     fn history(&self) -> History {
@@ -293,8 +241,25 @@ impl Subject for Table {
         age.bind(by.as_secs_f64()).execute(&self.owner).await.unwrap();
     }
 
-    async fn moved(&self, event: EventId) -> Option<RowState> {
-        if self.has_history().await { self.row_in("org_outbox_history", event).await } else { None }
+    async fn has_history(&self) -> bool {
+        let there = sqlx::query_scalar("SELECT to_regclass('org_outbox_history') IS NOT NULL");
+        there.fetch_one(&self.owner).await.unwrap()
+    }
+
+    async fn row_in(&self, place: Place, event: EventId) -> Option<RowState> {
+        let (dead, log) = if self.features().full {
+            ("dead_at IS NOT NULL", "coalesce(jsonb_array_length(attempts_log), 0)")
+        } else {
+            ("published_at IS NULL AND attempts >= 25 AND locked_at IS NULL", "0")
+        };
+        let sql = format!(
+            "SELECT published_at IS NOT NULL, {dead}, locked_at IS NOT NULL, attempts, available_at <= now(), last_error,
+                    {log}::bigint, ctid::text || '/' || xmin::text
+             FROM {} WHERE event_id = $1 ORDER BY published_at DESC LIMIT 1",
+            place.name()
+        );
+        let row = sqlx::query_as::<_, RowColumns>(sqlx::AssertSqlSafe(sql)).bind(event.0);
+        row.fetch_optional(&self.owner).await.unwrap().map(RowState::from)
     }
 
     async fn view(&self, event: EventId) -> Vec<String> {
@@ -316,15 +281,10 @@ impl Subject for Table {
         PgAdmin::connect(self.relay.clone(), table)
     }
 
-    async fn begin(&self, records: Vec<Record>) -> Open {
+    async fn begin(&self, records: Vec<Record>) -> Open<Postgres> {
         let mut tx = self.writer.begin().await.unwrap();
         let receipts = self.outbox().enqueue_all(&mut tx, records).await.unwrap();
         Open { tx, receipts }
-    }
-
-    async fn row(&self, event: EventId) -> Option<RowState> {
-        let row = self.row_in("org_outbox", event).await;
-        if row.is_none() && self.shape == Shape::Moving { self.moved(event).await } else { row }
     }
 
     async fn rows(&self) -> usize {
@@ -340,20 +300,15 @@ impl Subject for Table {
         self.change(sql, event, 0.0).await;
     }
 
-    async fn make_older(&self, event: EventId, by: Duration) {
+    async fn age_in(&self, place: Place, event: EventId, by: Duration) -> u64 {
         let dead = if self.features().full { ", dead_at = dead_at - make_interval(secs => $2)" } else { "" };
-        let sql = |table: &str| {
-            format!(
-                "UPDATE {table} SET created_at = created_at - make_interval(secs => $2),
-                available_at = available_at - make_interval(secs => $2),
-                published_at = published_at - make_interval(secs => $2){dead} WHERE event_id = $1"
-            )
-        };
-        let mut changed = self.changed(&sql("org_outbox"), event, by.as_secs_f64()).await;
-        if changed == 0 && self.has_history().await {
-            changed = self.changed(&sql("org_outbox_history"), event, by.as_secs_f64()).await;
-        }
-        assert_eq!(changed, 1);
+        let sql = format!(
+            "UPDATE {} SET created_at = created_at - make_interval(secs => $2),
+             available_at = available_at - make_interval(secs => $2),
+             published_at = published_at - make_interval(secs => $2){dead} WHERE event_id = $1",
+            place.name()
+        );
+        self.changed(&sql, event, by.as_secs_f64()).await
     }
 
     async fn spoil(&self, event: EventId) {

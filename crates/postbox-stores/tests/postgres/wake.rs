@@ -7,10 +7,11 @@ use std::time::Duration;
 use postbox_core::{DispatchError, Dispatcher, RelayHandle, Settings};
 use postbox_stores::postgres::migrate::{self, Extras};
 use postbox_testkit::eventually;
+use postbox_testkit::suite::relay::run;
 use postbox_testkit::suite::{OpenTransaction as _, Subject as _, events};
 use sqlx::postgres::PgListener;
 
-use crate::common::{Batches, SOON, all_published, insert, run};
+use crate::common::{Batches, SOON, all_published, insert};
 use crate::subject::{Shape, Table};
 
 /// The first keys of the two locks.

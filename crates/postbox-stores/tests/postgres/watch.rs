@@ -9,11 +9,12 @@ use postbox_core::cleaner::Cleaner;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement};
 use postbox_core::{Backoff, DeadFilter, DeadLetters as _, Relay, Settings, StoreError};
 use postbox_stores::postgres::{PgStore, connect_options};
+use postbox_testkit::suite::relay::run;
 use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{Subject as _, enqueue, events, quick};
 use postbox_testkit::{Proxy, eventually};
 
-use crate::common::{SOON, run};
+use crate::common::SOON;
 use crate::subject::{Shape, Table};
 
 /// A store that counts the questions it is asked.

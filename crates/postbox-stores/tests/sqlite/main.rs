@@ -10,6 +10,8 @@ mod history;
 mod idempotency;
 mod inbox;
 mod migrations;
+#[path = "../common/open.rs"]
+mod open;
 mod order;
 mod processes;
 mod refusals;

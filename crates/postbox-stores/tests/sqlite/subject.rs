@@ -8,10 +8,12 @@ use postbox_stores::sqlite::migrate::Extras;
 use postbox_stores::sqlite::{
     SqliteAdmin, SqliteOutboxTransaction, SqliteStore, SqlxSqlite, begin, connect_options, migrate,
 };
-use postbox_testkit::suite::{Features, OpenTransaction, RowState, Subject};
+use postbox_testkit::suite::{Features, Place, RowColumns, RowState, Subject};
+use sqlx::Sqlite;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
-use sqlx::{Row as _, Sqlite, Transaction};
 use tempfile::TempDir;
+
+use crate::open::Open;
 
 /// A file of its own with one outbox table.
 pub(crate) struct Table {
@@ -60,38 +62,9 @@ impl Table {
         table
     }
 
-    async fn has_history(&self) -> bool {
-        self.number("SELECT count(*) FROM sqlite_schema WHERE name = 'org_outbox_history'").await > 0
-    }
-
     async fn changed(&self, sql: &str, event: EventId, by: i64) -> u64 {
         let change = sqlx::query(sqlx::AssertSqlSafe(sql.to_owned())).bind(event.0).bind(by);
         change.execute(&self.pool).await.unwrap().rows_affected()
-    }
-
-    /// The row of an event in a table, the latest if there are several.
-    async fn row_in(&self, table: &str, event: EventId) -> Option<RowState> {
-        // There are no row versions here: the whole row has to do.
-        let sql = format!(
-            "SELECT published_at IS NOT NULL, dead_at IS NOT NULL, locked_at IS NOT NULL, attempts, available_at <= ?2,
-                    last_error, coalesce(json_array_length(attempts_log), 0),
-                    json_array(hex(id), sequence, created_at, published_at, attempts, available_at, locked_at, last_error,
-                        locked_by, dead_at, attempts_log, payload)
-             FROM {table} WHERE event_id = ?1 ORDER BY published_at DESC LIMIT 1"
-        );
-        let now = i64::try_from(time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000).unwrap();
-        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(event.0).bind(now);
-        let row = row.fetch_optional(&self.pool).await.unwrap()?;
-        Some(RowState {
-            published: row.get(0),
-            dead: row.get(1),
-            locked: row.get(2),
-            attempts: row.get(3),
-            due: row.get(4),
-            last_error: row.get(5),
-            log_lines: usize::try_from(row.get::<i64, _>(6)).unwrap(),
-            version: row.get(7),
-        })
     }
 
     pub(crate) fn file(&self) -> PathBuf {
@@ -111,35 +84,15 @@ impl Table {
         sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned())).fetch_one(&self.pool).await.unwrap()
     }
 
-    async fn change(&self, sql: &'static str, event: EventId, by: i64) {
-        let change = sqlx::query(sql).bind(event.0).bind(by).execute(&self.pool);
-        assert_eq!(change.await.unwrap().rows_affected(), 1);
-    }
-}
-
-pub(crate) struct Open {
-    tx: Transaction<'static, Sqlite>,
-    receipts: Vec<Receipt>,
-}
-
-impl OpenTransaction for Open {
-    fn receipts(&self) -> &[Receipt] {
-        &self.receipts
-    }
-
-    async fn commit(self) {
-        self.tx.commit().await.unwrap();
-    }
-
-    async fn roll_back(self) {
-        self.tx.rollback().await.unwrap();
+    async fn change(&self, sql: &str, event: EventId, by: i64) {
+        assert_eq!(self.changed(sql, event, by).await, 1);
     }
 }
 
 impl Subject for Table {
     type Store = SqliteStore;
     type Admin = SqliteAdmin;
-    type Open = Open;
+    type Open = Open<Sqlite>;
     type Driver = SqlxSqlite;
 
     fn features(&self) -> Features {
@@ -179,10 +132,6 @@ impl Subject for Table {
         outbox.enqueue_all(&mut **tx, records).await.unwrap()
     }
 
-    fn store(&self, single_active: bool) -> SqliteStore {
-        self.store_with(single_active, self.history())
-    }
-
     fn history(&self) -> History {
         if self.moving { History::Move } else { History::Keep }
     }
@@ -216,8 +165,23 @@ impl Subject for Table {
         age.bind(i64::try_from(by.as_micros()).unwrap()).execute(&self.pool).await.unwrap();
     }
 
-    async fn moved(&self, event: EventId) -> Option<RowState> {
-        if self.has_history().await { self.row_in("org_outbox_history", event).await } else { None }
+    async fn has_history(&self) -> bool {
+        self.number("SELECT count(*) FROM sqlite_schema WHERE name = 'org_outbox_history'").await > 0
+    }
+
+    async fn row_in(&self, place: Place, event: EventId) -> Option<RowState> {
+        // There are no row versions here: the whole row has to do.
+        let sql = format!(
+            "SELECT published_at IS NOT NULL, dead_at IS NOT NULL, locked_at IS NOT NULL, attempts, available_at <= ?2,
+                    last_error, coalesce(json_array_length(attempts_log), 0),
+                    json_array(hex(id), sequence, created_at, published_at, attempts, available_at, locked_at, last_error,
+                        locked_by, dead_at, attempts_log, payload)
+             FROM {} WHERE event_id = ?1 ORDER BY published_at DESC LIMIT 1",
+            place.name()
+        );
+        let now = i64::try_from(time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000).unwrap();
+        let row = sqlx::query_as::<_, RowColumns>(sqlx::AssertSqlSafe(sql)).bind(event.0).bind(now);
+        row.fetch_optional(&self.pool).await.unwrap().map(RowState::from)
     }
 
     async fn view(&self, event: EventId) -> Vec<String> {
@@ -238,15 +202,10 @@ impl Subject for Table {
         SqliteAdmin::connect(self.options.clone(), table)
     }
 
-    async fn begin(&self, records: Vec<Record>) -> Open {
+    async fn begin(&self, records: Vec<Record>) -> Open<Sqlite> {
         let mut tx = begin(&self.pool).await.unwrap();
         let receipts = self.outbox().enqueue_all(&mut tx, records).await.unwrap();
         Open { tx, receipts }
-    }
-
-    async fn row(&self, event: EventId) -> Option<RowState> {
-        let row = self.row_in("org_outbox", event).await;
-        if row.is_none() && self.moving { self.moved(event).await } else { row }
     }
 
     async fn rows(&self) -> usize {
@@ -258,19 +217,13 @@ impl Subject for Table {
         self.change(sql, event, 3_600_000_000).await;
     }
 
-    async fn make_older(&self, event: EventId, by: Duration) {
-        let sql = |table: &str| {
-            format!(
-                "UPDATE {table} SET created_at = created_at - ?2, available_at = available_at - ?2,
-                     published_at = published_at - ?2, dead_at = dead_at - ?2 WHERE event_id = ?1"
-            )
-        };
-        let by = i64::try_from(by.as_micros()).unwrap();
-        let mut changed = self.changed(&sql("org_outbox"), event, by).await;
-        if changed == 0 && self.has_history().await {
-            changed = self.changed(&sql("org_outbox_history"), event, by).await;
-        }
-        assert_eq!(changed, 1);
+    async fn age_in(&self, place: Place, event: EventId, by: Duration) -> u64 {
+        let sql = format!(
+            "UPDATE {} SET created_at = created_at - ?2, available_at = available_at - ?2,
+                 published_at = published_at - ?2, dead_at = dead_at - ?2 WHERE event_id = ?1",
+            place.name()
+        );
+        self.changed(&sql, event, i64::try_from(by.as_micros()).unwrap()).await
     }
 
     async fn spoil(&self, event: EventId) {

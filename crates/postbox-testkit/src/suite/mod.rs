@@ -21,6 +21,8 @@ pub mod order;
 pub mod order_chaos;
 pub mod order_dead;
 pub mod order_fan_out;
+pub mod owner;
+pub mod owner_window;
 mod promises;
 pub mod relay;
 pub mod script;
@@ -34,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postbox_core::cleaner::SweepCount;
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing, Tenants};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Settlement, Standing, Tenants, Verdict};
 use postbox_core::{
     Backoff, Browse, DeadLetters, Diagnose, Driver, EventId, History, InboxAdmin, InboxDriver, Inspect,
     Order, Outbox, OutboxTransaction, Receipt, Record, RecordBuilder, Settings, Store, TableName, Topic,
@@ -98,7 +100,9 @@ pub trait Subject: Sync {
         History::Keep
     }
     /// A new relay's view of the table.
-    fn store(&self, single_active: bool) -> Self::Store;
+    fn store(&self, single_active: bool) -> Self::Store {
+        self.store_with(single_active, self.history())
+    }
     /// A new relay's view of the table, where the events of an aggregate go in order. Asked for only of those that declare it.
     fn ordered_store(&self, order: Order, single_active: bool) -> Self::Store {
         assert!(!self.features().order, "a store that declares it gives one, {order:?}");
@@ -114,8 +118,14 @@ pub trait Subject: Sync {
     fn make_inbox(&self) -> impl Future<Output = ()> + Send;
     /// Makes all that was received until now older by so much.
     fn age_inbox(&self, by: Duration) -> impl Future<Output = ()> + Send;
-    /// The row of an event in the history, the latest if there are several.
-    fn moved(&self, event: EventId) -> impl Future<Output = Option<RowState>> + Send;
+    /// Whether the table has a history.
+    fn has_history(&self) -> impl Future<Output = bool> + Send;
+    /// The row of an event in the table or in its history, the latest if there are several.
+    fn row_in(&self, place: Place, event: EventId) -> impl Future<Output = Option<RowState>> + Send;
+    /// The row of an event in the history.
+    fn moved(&self, event: EventId) -> impl Future<Output = Option<RowState>> + Send {
+        async move { if self.has_history().await { self.row_in(Place::History, event).await } else { None } }
+    }
     /// What the status view says of an event, each time that it has it.
     fn view(&self, event: EventId) -> impl Future<Output = Vec<String>> + Send;
     /// The operators' view.
@@ -129,13 +139,28 @@ pub trait Subject: Sync {
     /// Enqueues in a transaction that stays open.
     fn begin(&self, records: Vec<Record>) -> impl Future<Output = Self::Open> + Send;
     /// The row of an event: in the table, or, for a subject whose relays move them, in its history.
-    fn row(&self, event: EventId) -> impl Future<Output = Option<RowState>> + Send;
+    fn row(&self, event: EventId) -> impl Future<Output = Option<RowState>> + Send {
+        async move {
+            let row = self.row_in(Place::Table, event).await;
+            if row.is_none() && self.history() == History::Move { self.moved(event).await } else { row }
+        }
+    }
     /// How many rows there are.
     fn rows(&self) -> impl Future<Output = usize> + Send;
     /// Makes the lease of an event run out, as if its relay had died long ago.
     fn expire_lease(&self, event: EventId) -> impl Future<Output = ()> + Send;
     /// Makes an event older by so much: written, published and dead earlier.
-    fn make_older(&self, event: EventId, by: Duration) -> impl Future<Output = ()> + Send;
+    fn make_older(&self, event: EventId, by: Duration) -> impl Future<Output = ()> + Send {
+        async move {
+            let mut changed = self.age_in(Place::Table, event, by).await;
+            if changed == 0 && self.has_history().await {
+                changed = self.age_in(Place::History, event, by).await;
+            }
+            assert_eq!(changed, 1, "the event is there");
+        }
+    }
+    /// Does so where it is, and says how many rows that were.
+    fn age_in(&self, place: Place, event: EventId, by: Duration) -> impl Future<Output = u64> + Send;
     /// Writes something into the row that cannot be decoded.
     fn spoil(&self, event: EventId) -> impl Future<Output = ()> + Send;
     /// Sets the attempts of a waiting row.
@@ -170,6 +195,25 @@ pub struct Features {
     pub tenants: bool,
 }
 
+/// Where the row of an event can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In the table.
+    Table,
+    /// In its history.
+    History,
+}
+
+impl Place {
+    /// Its name in SQL.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Table => "org_outbox",
+            Self::History => "org_outbox_history",
+        }
+    }
+}
+
 /// What matters of a row.
 #[allow(clippy::struct_excessive_bools, reason = "each is one column of the row")]
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,6 +234,17 @@ pub struct RowState {
     pub log_lines: usize,
     /// Changes with every version of the row.
     pub version: String,
+}
+
+/// [`RowState`] as a store's subject reads it, in the order of its fields.
+pub type RowColumns = (bool, bool, bool, i32, bool, Option<String>, i64, String);
+
+impl From<RowColumns> for RowState {
+    fn from(columns: RowColumns) -> Self {
+        let (published, dead, locked, attempts, due, last_error, log_lines, version) = columns;
+        let log_lines = usize::try_from(log_lines).expect("a number of lines");
+        Self { published, dead, locked, attempts, due, last_error, log_lines, version }
+    }
 }
 
 /// The topic of most test events.
@@ -240,6 +295,11 @@ pub async fn claim_in_turn<S: Store>(store: &S, limit: usize) -> Claim {
         (claim.standing == Standing::Active).then_some(claim)
     })
     .await
+}
+
+/// One verdict for all that a claim brought.
+pub fn settle_all(claim: &Claim, verdict: &Verdict) -> Vec<Settlement> {
+    claim.rows.iter().map(|row| Settlement::new(row.lease.clone(), verdict.clone())).collect()
 }
 
 /// Settings under which tests are quick and nothing else changes. Leases and timeouts outlast a machine that stands

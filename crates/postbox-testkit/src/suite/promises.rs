@@ -211,6 +211,32 @@ macro_rules! tenants_suite {
     };
 }
 
+/// Makes one test of each promise that concerns a relay which owns its rows, for an
+/// [`OwnerSubject`](crate::suite::owner::OwnerSubject).
+#[macro_export]
+macro_rules! owner_suite {
+    ($name:ident, $subject:expr) => {
+        mod $name {
+            use super::*;
+            $crate::store_suite! { @each $subject =>
+                owner: a_migrated_table_is_owned_and_a_shared_one_leased,
+                owner: relays_of_different_strategies_refuse_to_start,
+                owner: two_strategies_that_start_at_once_do_not_work_at_once,
+                owner: hazard_1_an_owner_that_was_taken_over_settles_nothing,
+                owner: a_take_over_finds_exactly_what_was_in_flight,
+                owner_window: what_an_owner_has_in_flight_is_publishing,
+                owner_window: what_an_owner_gave_back_is_not_in_flight_for_long,
+                owner_window: a_pause_is_seen_by_every_claim,
+                owner_window: what_commits_behind_the_reader_is_found,
+                owner_window: hazard_25_a_repeated_settle_does_not_undo_a_replay,
+                owner_window: a_journal_whose_reply_was_lost_hands_over_nothing,
+                owner_window: hazard_10_an_owner_whose_sessions_were_killed_repeats_nothing_if_it_comes_back,
+                owner_window: hazard_10_a_take_over_repeats_no_more_than_the_window,
+            }
+        }
+    };
+}
+
 /// Makes one test of each promise that concerns calls by idempotency key, for a
 /// [`CallsSubject`](crate::suite::idempotency::CallsSubject).
 #[macro_export]

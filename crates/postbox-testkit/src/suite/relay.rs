@@ -5,16 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use postbox_core::{Delivery, DispatchError, Dispatcher, EventId, Relay, RelayHandle, Settings, Topic};
+use postbox_core::{
+    Delivery, DispatchError, Dispatcher, EventId, Relay, RelayHandle, Settings, Store, Topic,
+};
 
 use super::script::{Act, Scripted};
 use super::{PATIENCE, Subject, TOPIC, claim, enqueue, event, events, exhausted, published, quick, state};
 use crate::{eventually, skipped};
 
-/// Starts a relay with one dispatcher for everything.
+/// Starts a relay of a store with one dispatcher for everything.
+pub fn run(store: impl Store, sink: impl Dispatcher, settings: Settings) -> RelayHandle {
+    Relay::builder(store).dispatcher(sink).settings(settings).build().expect("a relay").spawn()
+}
+
+/// Starts one that works alone.
 pub fn start<S: Subject>(subject: &S, sink: &Scripted, settings: Settings) -> RelayHandle {
-    let relay = Relay::builder(subject.store(true)).dispatcher(sink.clone()).settings(settings);
-    relay.build().expect("a relay").spawn()
+    run(subject.store(true), sink.clone(), settings)
 }
 
 /// Waits until all of these arrived at least once.

@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Crowding, Settlement, Standing, Tenants, Verdict};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Crowding, Standing, Tenants, Verdict};
 use postbox_core::{Delivery, EventId, Record, Relay, RelayHandle, Settings, Store, TenantId};
 
 use super::relay::arrived;
 use super::script::{Act, Scripted};
 use super::{
-    PATIENCE, Subject, TOPIC, claim, claim_in_turn, enqueue, event, published, quick, request, state,
+    PATIENCE, Subject, TOPIC, claim, claim_in_turn, enqueue, event, published, quick, request, settle_all,
+    state,
 };
 use crate::eventually;
 
@@ -34,10 +35,8 @@ fn counts(claim: &Claim) -> HashMap<TenantId, usize> {
     counts
 }
 
-async fn settle_all<S: Store>(store: &S, claim: Claim) {
-    let delivered = |row: postbox_core::store::Claimed| Settlement::new(row.lease, Verdict::Delivered);
-    let settlements: Vec<Settlement> = claim.rows.into_iter().map(delivered).collect();
-    let settled = store.settle(&settlements, 0).await.expect("a settle");
+async fn deliver<S: Store>(store: &S, claim: &Claim) {
+    let settled = store.settle(&settle_all(claim, &Verdict::Delivered), 0).await.expect("a settle");
     assert!(settled.lost.is_empty());
 }
 
@@ -50,12 +49,12 @@ pub async fn a_claim_takes_some_of_each_tenant<S: Subject>(subject: &S) {
     let first = claim_in_turn(&store, 30).await;
     assert_eq!(counts(&first), HashMap::from([(tenant(1), 10), (tenant(2), 10), (tenant(3), 5)]));
     assert!(first.more);
-    settle_all(&store, first).await;
+    deliver(&store, &first).await;
     // Alone again, the first one has all of it.
     let second = claim(&store, 30).await;
     assert_eq!(counts(&second), HashMap::from([(tenant(1), 30)]));
     assert!(second.more);
-    settle_all(&store, second).await;
+    deliver(&store, &second).await;
     let others = claim(&store, 500).await;
     assert_eq!(counts(&others), HashMap::from([(tenant(1), 260)]));
     assert!(claim(&store, 500).await.is_empty(), "each once");
@@ -96,7 +95,7 @@ pub async fn many_tenants_take_turns<S: Subject>(subject: &S) {
             assert!(most <= Some(2), "the last claim of a round may have begun the next: {turns:?}");
         }
         let more = next.more;
-        settle_all(&store, next).await;
+        deliver(&store, &next).await;
         if !more {
             break;
         }
@@ -113,7 +112,7 @@ pub async fn no_tenant_is_last_for_ever<S: Subject>(subject: &S) {
     let mut next = claim_in_turn(&store, 10).await;
     for _ in 0..2 {
         seen.extend(next.rows.iter().map(|row| row.delivery.meta.tenant_id));
-        settle_all(&store, next).await;
+        deliver(&store, &next).await;
         next = claim(&store, 10).await;
     }
     assert_eq!(seen.len(), 6);

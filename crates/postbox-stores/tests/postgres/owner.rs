@@ -1,124 +1,119 @@
-//! Relays of one table claim in one way, and a transaction pooler is no obstacle.
+//! A relay that owns its rows, on PostgreSQL: the suite, also behind a transaction pooler and with least privilege, and what settles and
+//! take-overs that meet do to each other.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use postbox_core::redact::Summary;
-use postbox_core::store::{ClaimMode, Standing, Verdict};
+use postbox_core::store::{Claim, ClaimMode, Standing, Verdict};
 use postbox_core::{Code, Store as _};
-use postbox_stores::postgres::{PgStore, PgStoreBuilder, Strategy};
-use postbox_testkit::eventually;
-use postbox_testkit::suite::{Subject as _, claim, enqueue, events, request, state};
+use postbox_stores::postgres::{PgStore, Strategy, connect_options};
+use postbox_testkit::suite::owner::{Claimer, OwnerSubject};
+use postbox_testkit::suite::{PATIENCE, Subject as _, claim, enqueue, events, request, settle_all, state};
+use postbox_testkit::{Proxy, eventually_blocking};
 
-use crate::common::settle_all;
+use crate::common::KILL_LEADER;
 use crate::subject::{Shape, Table};
 
-const SOON: Duration = Duration::from_secs(20);
+postbox_testkit::owner_suite!(migrated, Table::new(Shape::Migrated));
 
-fn store(table: &Table, change: impl FnOnce(PgStoreBuilder) -> PgStoreBuilder) -> PgStore {
-    change(PgStore::builder(table.relay.clone(), table.name.clone()).leader_ttl(Duration::from_secs(3)))
-        .build()
-}
+/// What is different where rows leave the table.
+mod moving {
+    use super::{Shape, Table};
 
-fn strategy(table: &Table) -> String {
-    table.db.psql("SELECT strategy FROM postbox_relay")
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_migrated_table_is_owned_and_a_shared_one_leased() {
-    let table = Table::new(Shape::Migrated).await;
-    let alone = store(&table, |builder| builder);
-    enqueue(&table, events(1)).await;
-    let rows = claim(&alone, 10).await.rows;
-    assert_eq!((strategy(&table).as_str(), rows.len()), ("owner", 1));
-    assert_eq!(
-        table.db.psql("SELECT count(*) FROM org_outbox WHERE locked_at IS NOT NULL"),
-        "0",
-        "no claim is written"
-    );
-    alone.close().await;
-    let shared = store(&table, |builder| builder.single_active(false));
-    let rows = claim(&shared, 10).await.rows;
-    assert_eq!(rows.len(), 1, "what the owner had in flight is free after its stop");
-    assert_eq!(table.db.psql("SELECT count(*) FROM org_outbox WHERE locked_at IS NOT NULL"), "1");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn relays_of_different_strategies_refuse_to_start() {
-    let table = Table::new(Shape::Migrated).await;
-    let owner = store(&table, |builder| builder);
-    assert_eq!(claim(&owner, 1).await.standing, Standing::Active);
-    for (change, who) in [
-        ((|b| b.single_active(false)) as fn(PgStoreBuilder) -> PgStoreBuilder, "shared"),
-        (|b| b.strategy(Strategy::Lease), "a lease"),
-    ] {
-        let error = store(&table, change).open().await.unwrap_err();
-        assert_eq!(error.code(), Code::StrategyMismatch, "{who}: {error}");
-        assert!(error.message().contains("claim = \"owner\""), "{error}");
+    postbox_testkit::store_suite! { @each Table::new(Shape::Moving) =>
+        owner: hazard_1_an_owner_that_was_taken_over_settles_nothing,
+        owner_window: what_an_owner_has_in_flight_is_publishing,
+        owner_window: hazard_25_a_repeated_settle_does_not_undo_a_replay,
     }
-    // Another owner stands by.
-    let other = store(&table, |builder| builder);
-    assert_eq!(claim(&other, 1).await.standing, Standing::Standby);
-    other.close().await;
-    owner.close().await;
-
-    let shared = store(&table, |builder| builder.single_active(false));
-    assert_eq!(claim(&shared, 1).await.standing, Standing::Active);
-    let error = store(&table, |builder| builder).open().await.unwrap_err();
-    assert_eq!(error.code(), Code::StrategyMismatch, "{error}");
-    shared.close().await;
-    store(&table, |builder| builder).open().await.unwrap();
 }
 
-/// Both looked before the other was there: the owner waits until nobody shares, those who share wait while there is an owner.
-#[tokio::test(flavor = "multi_thread")]
-async fn two_strategies_that_start_at_once_do_not_work_at_once() {
-    let table = Table::new(Shape::Migrated).await;
-    let (owner, shared) = (store(&table, |b| b), store(&table, |b| b.single_active(false)));
-    owner.open().await.unwrap();
-    shared.open().await.unwrap();
-    assert_eq!(claim(&owner, 1).await.standing, Standing::Active);
-    assert_eq!(claim(&shared, 1).await.standing, Standing::Standby);
-    owner.close().await;
-    assert_eq!(claim(&shared, 1).await.standing, Standing::Active);
-    assert_eq!(claim(&owner, 1).await.standing, Standing::Standby);
+/// What is different where no session belongs to a relay.
+mod pooled {
+    use super::{Shape, Table};
+
+    postbox_testkit::store_suite! { @each Table::new(Shape::Pooled) =>
+        owner: hazard_1_an_owner_that_was_taken_over_settles_nothing,
+        owner_window: what_an_owner_has_in_flight_is_publishing,
+        owner_window: what_commits_behind_the_reader_is_found,
+    }
+}
+
+/// What operators see with a relay's grants.
+mod least_privilege {
+    use super::{Shape, Table};
+
+    postbox_testkit::store_suite! { @each Table::new(Shape::Grants) =>
+        owner_window: what_an_owner_has_in_flight_is_publishing,
+    }
+}
+
+impl OwnerSubject for Table {
+    fn claimer(&self, how: Claimer) -> PgStore {
+        let through = |proxy| connect_options(&self.db.url_through(proxy)).unwrap();
+        let options = how.through.map_or_else(|| self.relay.clone(), through);
+        let strategy = if how.leases { Strategy::Lease } else { Strategy::Auto };
+        let store = PgStore::builder(options, self.name.clone()).history(self.history());
+        store.single_active(!how.shared).strategy(strategy).leader_ttl(how.leader_ttl).build()
+    }
+
+    fn addr(&self) -> SocketAddr {
+        self.db.addr()
+    }
+
+    /// The row's id: whoever reads on beside the claim does not name it.
+    fn words_of_settle(&self, claim: &Claim) -> Vec<u8> {
+        claim.rows[0].lease.row.as_bytes().to_vec()
+    }
+
+    /// Of the statement itself: it is sent when it runs for the first time.
+    fn words_of_journal(&self) -> Vec<u8> {
+        b"SET win = ".to_vec()
+    }
+
+    async fn sql(&self, sql: &'static str) {
+        self.db.psql(sql);
+    }
+
+    async fn count(&self, condition: &'static str) -> i64 {
+        self.db.psql(&format!("SELECT count(*) FROM org_outbox WHERE {condition}")).parse().unwrap()
+    }
+
+    /// The server ends the session of a leader that is late, and with it its lock.
+    async fn end_reign(&self) {
+        self.db.psql("UPDATE postbox_relay SET expires_at = now() - interval '1 second'");
+        self.db.psql(KILL_LEADER);
+    }
+
+    async fn end_sessions(&self) {
+        eventually_blocking("a leader to kill", PATIENCE, || self.db.psql(KILL_LEADER) == "1");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_owned_is_refused_in_words() {
     for (shape, single) in [(Shape::Bare, true), (Shape::Migrated, false)] {
         let table = Table::new(shape).await;
-        let refused =
-            store(&table, |b| b.strategy(Strategy::Owner).single_active(single)).open().await.unwrap_err();
+        let store = PgStore::builder(table.relay.clone(), table.name.clone()).strategy(Strategy::Owner);
+        let refused = store.single_active(single).build().open().await.unwrap_err();
         assert_eq!(refused.code(), Code::ConfigUnsupported, "{refused}");
     }
 }
 
-/// The settle of a relay that was taken over changes nothing, also while it waits for a lock.
+/// An orderly stop gives back the lock before it says that it is over; the end of the session comes when the server gets to it.
 #[tokio::test(flavor = "multi_thread")]
-async fn hazard_1_an_owner_that_was_taken_over_settles_nothing() {
-    let table = Table::new(Shape::Pooled).await;
-    let (old, new) = (store(&table, |b| b), store(&table, |b| b));
-    enqueue(&table, events(2)).await;
-    let claimed = claim(&old, 10).await;
-    assert_eq!(claimed.rows.len(), 2);
-    table.db.psql("UPDATE postbox_relay SET expires_at = now() - interval '1 second'");
-    eventually("the take-over", SOON, async || claim(&new, 10).await.standing == Standing::Active).await;
-    // What was in the old window is charged, and waits to be tried alone.
-    assert_eq!(table.db.psql("SELECT DISTINCT attempts, locked_by FROM org_outbox"), "1|left behind");
-    for again in [false, true] {
-        if again {
-            // As rows are after a replay: only the owner's row tells that this is not the attempt which the old one made.
-            table.db.psql("UPDATE org_outbox SET attempts = 0, locked_at = NULL, locked_by = NULL");
-        }
-        let reason = Summary::new("OUTBOX_DISPATCH_FAILED: no", 100);
-        let retry = Verdict::Retry { after: Duration::from_mins(1), reason };
-        for verdict in [Verdict::Delivered, retry] {
-            let settled = old.settle(&settle_all(&claimed, &verdict), 0).await.unwrap();
-            assert_eq!(settled.lost.len(), 2, "both are another's: {verdict:?}");
-        }
-        let touched =
-            "SELECT count(*) FROM org_outbox WHERE published_at IS NOT NULL OR last_error IS NOT NULL";
-        assert_eq!(table.db.psql(touched), "0");
+async fn the_next_relay_leads_at_once_after_an_orderly_stop() {
+    for shape in [Shape::Migrated, Shape::Bare] {
+        let table = Table::new(shape).await;
+        let proxy = Proxy::start(table.db.addr());
+        let through = Claimer { through: Some(proxy.addr()), ..Claimer::default() };
+        let (first, next) = (table.claimer(through), table.store(true));
+        assert_eq!(claim(&first, 1).await.standing, Standing::Active);
+        assert_eq!(claim(&next, 1).await.standing, Standing::Standby);
+        // The server hears of the end of the sessions long after the relay has gone.
+        proxy.delay(Duration::from_millis(300));
+        first.close().await;
+        assert_eq!(claim(&next, 1).await.standing, Standing::Active);
     }
 }
 
@@ -142,7 +137,7 @@ async fn a_take_over_during_a_settle(verdict: &Verdict) -> bool {
     let ids = enqueue(&table, events(2)).await;
     let claimed = claim(&old, 10).await;
     new.open().await.unwrap();
-    table.db.psql("UPDATE postbox_relay SET expires_at = now() - interval '1 second'");
+    table.end_reign().await;
     let mut tx = table.owner.begin().await.unwrap();
     let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE event_id = $1 FOR UPDATE").bind(ids[1].0);
     lock.fetch_one(&mut *tx).await.unwrap();
@@ -190,7 +185,7 @@ async fn a_settle_during_a_take_over(verdict: &Verdict) -> bool {
     let id = enqueue(&table, events(1)).await[0];
     let claimed = claim(&old, 10).await;
     new.open().await.unwrap();
-    table.db.psql("UPDATE postbox_relay SET expires_at = now() - interval '1 second'");
+    table.end_reign().await;
     let mut tx = table.owner.begin().await.unwrap();
     sqlx::query("SELECT 1 FROM org_outbox FOR UPDATE").fetch_one(&mut *tx).await.unwrap();
     let wait = Waiting::begin(&table);
