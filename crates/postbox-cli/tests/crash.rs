@@ -1,6 +1,8 @@
 //! Crashes of the built program, judged by an oracle: nothing committed is lost, nothing rolled back arrives.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
+mod common;
+
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -97,35 +99,19 @@ impl Scene {
     }
 }
 
-/// Writes transactions of some events, every seventh rolled back: an equal part after each kill.
+/// Writes an equal part after each kill.
 async fn write(url: &str, events: usize, kills: &AtomicUsize, oracle: &Oracle) {
     use sqlx::Connection as _;
     let mut connection = sqlx::PgConnection::connect(url).await.unwrap();
-    let (mut written, mut n) = (0, 0);
-    while written < events {
-        if written >= events * (kills.load(Ordering::SeqCst) + 1) / KILLS {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            continue;
-        }
-        n += 1;
+    let allowed = || events * (kills.load(Ordering::SeqCst) + 1) / KILLS;
+    common::writer::write(oracle, events, allowed, async |_, ids, commits| {
         let mut tx = connection.begin().await.unwrap();
-        let ids: Vec<Uuid> = (0..=n % 20).map(|_| Uuid::now_v7()).collect();
         let insert = "INSERT INTO org_outbox (tenant_id, topic, payload, event_id)
             SELECT gen_random_uuid(), 'org.thing.happened.v1', '{}', id FROM unnest($1) id";
-        sqlx::query(insert).bind(&ids).execute(&mut *tx).await.unwrap();
-        if n % 7 == 0 {
-            tx.rollback().await.unwrap();
-            for id in ids {
-                oracle.rolled_back(id);
-            }
-        } else {
-            tx.commit().await.unwrap();
-            written += ids.len();
-            for id in ids {
-                oracle.committed(id);
-            }
-        }
-    }
+        sqlx::query(insert).bind(ids).execute(&mut *tx).await.unwrap();
+        if commits { tx.commit().await.unwrap() } else { tx.rollback().await.unwrap() }
+    })
+    .await;
 }
 
 /// P2 under kill -9 at any instant, with a standby that takes over.

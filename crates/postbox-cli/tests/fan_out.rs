@@ -3,38 +3,9 @@
 
 mod common;
 
+use common::fan_out::{CONFIG, lines, relay, wait_for};
 use common::{LONG, Place, TABLE, TOPIC, address, get};
-use postbox_testkit::{Program, eventually_blocking, read_jsonl};
-use serde_json::Value;
-
-const CONFIG: &str = r#"
-dead_letter = "file:dead.jsonl"
-
-[sinks.main]
-url = "file:main.jsonl"
-[sinks.audit]
-url = "file:later/audit.jsonl"
-
-[[route]]
-topic = "org.**"
-sinks = ["main", "audit"]
-"#;
-
-fn relay(place: &Place, more: &[&str], env: &[(&str, &str)]) -> Program {
-    let args = ["relay", "--table", TABLE, "--poll-interval", "50ms", "--lock-ttl", "1500ms"];
-    let args: Vec<&str> = args.iter().chain(&["--dispatch-timeout", "1s"]).chain(more).copied().collect();
-    let mut command = place.command(&args);
-    command.envs(env.iter().copied());
-    Program::from_command(command)
-}
-
-fn lines(place: &Place, file: &str) -> Vec<Value> {
-    read_jsonl(place.dir.path().join(file))
-}
-
-fn wait_for(place: &Place, file: &str, events: usize) {
-    eventually_blocking(&format!("{events} events in {file}"), LONG, || lines(place, file).len() >= events);
-}
+use postbox_testkit::eventually_blocking;
 
 #[test]
 fn one_sink_is_down_and_the_other_goes_on() {

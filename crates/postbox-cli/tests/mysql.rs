@@ -1,6 +1,8 @@
 //! The built program against a real MariaDB: an operator's day, and crashes judged by an oracle.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
+mod common;
+
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -232,19 +234,13 @@ fn what_it_cannot_do_is_said() {
     }
 }
 
-/// Writes transactions of some events, every seventh rolled back, for aggregates of its own: an equal part after each kill.
+/// Writes an equal part after each kill, for aggregates of its own.
 async fn write(url: &str, writer: usize, events: usize, kills: &AtomicUsize, oracle: &Oracle) {
     use sqlx::Connection as _;
     let mut connection = sqlx::MySqlConnection::connect(url).await.unwrap();
-    let (mut written, mut n) = (0, 0);
-    while written < events {
-        if written >= events * (kills.load(Ordering::SeqCst) + 1) / KILLS {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            continue;
-        }
-        n += 1;
+    let allowed = || events * (kills.load(Ordering::SeqCst) + 1) / KILLS;
+    common::writer::write(oracle, events, allowed, async |n, ids, commits| {
         let mut tx = connection.begin().await.unwrap();
-        let ids: Vec<Uuid> = (0..=n % 20).map(|_| Uuid::now_v7()).collect();
         let rows = vec!["(?, 'org.thing.happened.v1', '{}', ?, 'thing', ?)"; ids.len()].join(", ");
         let insert = format!(
             "INSERT INTO org_outbox (tenant_id, topic, payload, event_id, aggregate_type, aggregate_id) VALUES {rows}"
@@ -254,19 +250,9 @@ async fn write(url: &str, writer: usize, events: usize, kills: &AtomicUsize, ora
                 query.bind(Uuid::nil()).bind(*id).bind(format!("{writer}-{}", (n + place) % 50))
             });
         insert.execute(&mut *tx).await.unwrap();
-        if n % 7 == 0 {
-            tx.rollback().await.unwrap();
-            for id in ids {
-                oracle.rolled_back(id);
-            }
-        } else {
-            tx.commit().await.unwrap();
-            written += ids.len();
-            for id in ids {
-                oracle.committed(id);
-            }
-        }
-    }
+        if commits { tx.commit().await.unwrap() } else { tx.rollback().await.unwrap() }
+    })
+    .await;
 }
 
 /// 20,000 events, relays that share the table or stand by, and are killed in turn; no relay tells of a deadlock.

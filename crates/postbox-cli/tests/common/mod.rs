@@ -4,7 +4,9 @@
 
 pub(crate) mod case;
 pub(crate) mod every;
+pub(crate) mod fan_out;
 pub(crate) mod terminal;
+pub(crate) mod writer;
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
