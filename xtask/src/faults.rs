@@ -148,8 +148,9 @@ const SCENARIOS: &[Scenario] = &[
         MARIADB,
         &[
             "faults::",
-            "windows::hazard_10",
+            "hazard_10_",
             "whose_answer_was_lost",
+            "whose_reply_was_lost",
             "whatever_happens",
             "of_many_that_race",
             "of_16_racers",

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use postbox_core::store::{ClaimMode, Settlement, Standing, Verdict};
-use postbox_core::{Code, DeadFilter, DeadLetters as _, Enqueued, Relay, Store as _};
+use postbox_core::{Code, DeadFilter, DeadLetters as _, Enqueued, Store as _};
 use postbox_stores::mysql::{MySqlStore, Strategy, connect_options};
 use postbox_testkit::suite::claim::dear_looks_in_vain_hide_nothing;
+use postbox_testkit::suite::owner::OwnerSubject as _;
+use postbox_testkit::suite::relay::run;
 use postbox_testkit::suite::script::Scripted;
 use postbox_testkit::suite::{
-    OpenTransaction as _, PATIENCE, Subject as _, TOPIC, claim, claim_in_turn, enqueue, event, events, quick,
-    request, state,
+    OpenTransaction as _, PATIENCE, Subject as _, TOPIC, claim, enqueue, event, events, quick, request,
+    settle_all, state,
 };
 use postbox_testkit::{Proxy, eventually};
 
@@ -20,12 +22,7 @@ use crate::subject::{Shape, Table};
 async fn nobody_hears_of_a_deadlock() {
     let table = Table::new(Shape::Migrated).await;
     let sink = Scripted::ok();
-    let relays: Vec<_> = (0..4)
-        .map(|_| {
-            let relay = Relay::builder(table.store(false)).dispatcher(sink.clone()).settings(quick());
-            relay.build().unwrap().spawn()
-        })
-        .collect();
+    let relays: Vec<_> = (0..4).map(|_| run(table.store(false), sink.clone(), quick())).collect();
     let write = async || {
         for _ in 0..15 {
             enqueue(&table, events(20)).await;
@@ -97,12 +94,11 @@ async fn a_lock_of_somebody_else_costs_time_only() {
     };
     let lock = hold(ids[1]).await;
     let store = table.store(false);
-    let rows = claim(&store, 10).await.rows;
-    assert_eq!(rows.len(), 2, "all but the one that is locked");
+    let claimed = claim(&store, 10).await;
+    assert_eq!(claimed.rows.len(), 2, "all but the one that is locked");
     lock.rollback().await.unwrap();
     let lock = hold(ids[0]).await;
-    let settlements: Vec<_> =
-        rows.iter().map(|row| Settlement::new(row.lease.clone(), Verdict::Delivered)).collect();
+    let settlements = settle_all(&claimed, &Verdict::Delivered);
     // Longer than the server waits for a lock: 1205 undoes the statement, and it is tried again.
     let (settled, ()) = tokio::join!(store.settle(&settlements, 0), async {
         tokio::time::sleep(Duration::from_millis(3_500)).await;
@@ -152,11 +148,7 @@ async fn the_place_of_the_active_relay_goes_with_its_session() {
     let (first, second) = (table.store(true), table.store(true));
     assert_eq!(claim(&first, 1).await.standing, Standing::Active);
     assert_eq!(claim(&second, 1).await.standing, Standing::Standby);
-    // Ends every session but the one that asks.
-    let kill = "SELECT GROUP_CONCAT('KILL ', id SEPARATOR '; ') FROM information_schema.processlist
-                WHERE id <> CONNECTION_ID() AND db = DATABASE()";
-    let kill = table.db.sql(kill);
-    table.db.try_sql(&kill).ok();
+    table.end_sessions().await;
     // A claim on a session that was killed is an error once. Whoever is still active without its lock hears of its successor
     // at its next claim.
     let standing = async |store: &MySqlStore| {
@@ -170,17 +162,6 @@ async fn the_place_of_the_active_relay_goes_with_its_session() {
         (second, standing(&first).await) == (Standing::Active, Standing::Standby)
     })
     .await;
-}
-
-/// An orderly stop leaves the place at once.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_closes_leaves_its_place() {
-    let table = Table::new(Shape::Migrated).await;
-    let (first, second) = (table.store(true), table.store(true));
-    assert_eq!(claim(&first, 1).await.standing, Standing::Active);
-    assert_eq!(claim(&second, 1).await.standing, Standing::Standby);
-    first.close().await;
-    assert_eq!(claim_in_turn(&second, 1).await.standing, Standing::Active);
 }
 
 /// Events are bulky: statements are cut before the server refuses them.

@@ -213,6 +213,15 @@ impl Subject for Table {
         Open { tx, receipts }
     }
 
+    async fn somebody_waits(&self) {
+        // So long only if it waits. (What the server tells of transactions is older the more often one asks.)
+        let waits = "SELECT COUNT(*) FROM information_schema.processlist
+                     WHERE db = DATABASE() AND command = 'Execute' AND time_ms > 50 AND id <> CONNECTION_ID()";
+        while self.number(waits).await == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     async fn rows(&self) -> usize {
         usize::try_from(self.number("SELECT COUNT(*) FROM org_outbox_status").await).unwrap()
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Claimed, OnDead, Order, Standing, Verdict};
 use postbox_core::{EventId, Store as _};
-use postbox_stores::postgres::{PgStore, connect_options};
+use postbox_stores::postgres::PgStore;
+use postbox_testkit::eventually;
 use postbox_testkit::suite::{
     PATIENCE, Subject as _, TOPIC, claim, enqueue, event, events, request, settle_all,
 };
-use postbox_testkit::{Proxy, eventually};
 
 use crate::common::KILL_LEADER;
 use crate::subject::{Shape, Table};
@@ -150,10 +150,9 @@ async fn what_was_moved_behind_the_reader_does_not_come_twice() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_loses_its_connection_loses_nothing() {
     let table = Table::new(Shape::Migrated).await;
-    let proxy = Proxy::start(table.db.addr());
-    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
+    let (proxy, store) = table.behind_proxy();
     let all = enqueue(&table, events(120)).await;
-    let store = PgStore::builder(options, table.name.clone()).build();
+    let store = store.build();
     let (mut found, mut claims) = (Vec::new(), 0);
     eventually("all of them", PATIENCE, async || {
         claims += 1;

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use postbox_core::{Backoff, Delivery, Relay, Settings, Topic};
-use postbox_stores::postgres::{PgStore, Strategy, connect_options};
+use postbox_stores::postgres::Strategy;
+use postbox_testkit::eventually;
 use postbox_testkit::suite::claim::dear_looks_in_vain_hide_nothing;
 use postbox_testkit::suite::relay::run;
 use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{Subject as _, enqueue, event, events, quick, state};
-use postbox_testkit::{Proxy, eventually};
 
 use crate::common::{Batches, SOON, all_published, insert, is_published};
 use crate::subject::{Shape, Table};
@@ -46,9 +46,8 @@ async fn what_waits_for_a_sink_that_is_down_hides_nothing() {
         (Shape::Bare, Strategy::Auto),
     ] {
         let table = Table::new(shape).await;
-        let proxy = Proxy::start(table.db.addr());
-        let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
-        let store = PgStore::builder(options, table.name.clone()).strategy(strategy).build();
+        let (proxy, store) = table.behind_proxy();
+        let store = store.strategy(strategy).build();
         dear_looks_in_vain_hide_nothing(&table, &store, &proxy).await;
     }
 }

@@ -6,6 +6,7 @@ use postbox_core::{Code, HotPath, Outbox, Postbox, PostboxBuilder, RelayError};
 use postbox_stores::postgres::migrate::{Grants, print_grants};
 use postbox_stores::postgres::{PgAdmin, SqlxPostgres, connect_options};
 use postbox_testkit::eventually;
+use postbox_testkit::suite::embed::EmbedSubject;
 use postbox_testkit::suite::script::Scripted;
 use postbox_testkit::suite::{PATIENCE, TOPIC, event, published, quick, state};
 use sqlx::postgres::{PgPool, PgPoolOptions};
@@ -14,6 +15,25 @@ use crate::subject::{Shape, Table, role};
 
 fn builder(pool: &PgPool, table: &Table, sink: &Scripted) -> PostboxBuilder<SqlxPostgres, PgPool> {
     Postbox::builder(pool, table.name.clone()).dispatcher(sink.clone()).settings(quick())
+}
+
+impl EmbedSubject for Table {
+    type Pool = PgPool;
+
+    fn postbox(&self, sink: &Scripted) -> PostboxBuilder<SqlxPostgres, PgPool> {
+        Postbox::builder(&self.owner, self.name.clone()).dispatcher(sink.clone())
+    }
+}
+
+mod handle {
+    use super::{Shape, Table};
+
+    postbox_testkit::store_suite! { @each Table::new(Shape::Migrated) =>
+        embed: an_application_chooses_its_history,
+    }
+    postbox_testkit::store_suite! { @each Table::new(Shape::Ordered) =>
+        embed: order_is_kept_where_it_is_asked_for,
+    }
 }
 
 /// A role that may do what these words say.

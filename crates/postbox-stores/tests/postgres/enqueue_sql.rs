@@ -1,7 +1,7 @@
-//! Enqueue from SQL and under races: any language can write the table.
+//! Enqueue from SQL: any language can write the table.
 
-use postbox_core::{Enqueued, Topic};
-use postbox_testkit::suite::{OpenTransaction as _, Subject as _, TOPIC, claim, event, events};
+use postbox_core::Topic;
+use postbox_testkit::suite::{Subject as _, TOPIC, claim, event, events};
 
 use crate::subject::{Shape, Table};
 
@@ -53,38 +53,6 @@ async fn the_sql_function_enqueues_validates_and_deduplicates() {
     assert_eq!(table.rows().await, 1, "nothing else was written");
     let claim = claim(&table.store(false), 10).await;
     assert_eq!(claim.rows[0].delivery.meta.headers["h"], "v");
-}
-
-#[tokio::test]
-async fn of_two_transactions_with_one_event_id_one_writes() {
-    let table = Table::new(Shape::Migrated).await;
-    for first_commits in [true, false] {
-        let record = event(TOPIC, 1).build().unwrap();
-        let first = table.begin(vec![record.clone()]).await;
-        let sequence = first.receipts()[0].sequence().unwrap();
-        let second = async {
-            let open = table.begin(vec![record.clone()]).await;
-            let receipt = open.receipts()[0];
-            open.commit().await;
-            receipt.enqueued
-        };
-        let end_first = async {
-            // Until the second one waits for the first.
-            let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-            postbox_testkit::eventually("the second to wait", postbox_testkit::suite::PATIENCE, async || {
-                table.db.psql(waits) == "1"
-            })
-            .await;
-            if first_commits { first.commit().await } else { first.roll_back().await }
-        };
-        let (enqueued, ()) = tokio::join!(second, end_first);
-        if first_commits {
-            assert_eq!(enqueued, Enqueued::Duplicate(sequence));
-        } else {
-            assert!(matches!(enqueued, Enqueued::Written(_)));
-        }
-    }
-    assert_eq!(table.rows().await, 2);
 }
 
 #[tokio::test]

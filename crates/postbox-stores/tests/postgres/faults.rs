@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use postbox_core::store::{ClaimMode, Standing, Verdict};
-use postbox_core::{Relay, Settings, Store as _, StoreErrorKind};
+use postbox_core::{Settings, Store as _, StoreErrorKind};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options, migrate};
-use postbox_testkit::suite::relay::arrived;
+use postbox_testkit::suite::relay::{arrived, run};
 use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{
     PATIENCE, Subject as _, claim, enqueue, events, quick, request, settle_all, state,
@@ -18,9 +18,8 @@ use crate::subject::{Shape, Table};
 
 /// A store whose connections go through a proxy.
 fn behind(table: &Table, name: &str) -> (Proxy, PgStore) {
-    let proxy = Proxy::start(table.db.addr());
-    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
-    (proxy, PgStore::builder(options, table.name.clone()).single_active(false).name(name).build())
+    let (proxy, store) = table.behind_proxy();
+    (proxy, store.single_active(false).name(name).build())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,7 +70,7 @@ async fn hazard_8_a_silent_network_is_noticed_and_survived() {
     let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(5)));
     let ids = enqueue(&table, events(400)).await;
     let settings = Settings { lock_ttl: Duration::from_mins(1), ..quick() };
-    let relay = Relay::builder(store).dispatcher(sink.clone()).settings(settings).build().unwrap().spawn();
+    let relay = run(store, sink.clone(), settings);
     eventually("some to arrive", PATIENCE, async || sink.arrived().len() > 50).await;
     proxy.blackhole();
     eventually("the silence to be noticed", PATIENCE, async || relay.health().problem().is_some()).await;
@@ -117,9 +116,7 @@ async fn hazard_10_a_killed_leader_session_changes_nothing_but_the_leader() {
     let ids = enqueue(&table, events(2_000)).await;
     let (a, b) = (Scripted::ok(), Scripted::ok());
     // By lease; `owner.rs` has what owners promise.
-    let start = |sink: &Scripted| {
-        Relay::builder(table.leasing()).dispatcher(sink.clone()).settings(quick()).build().unwrap().spawn()
-    };
+    let start = |sink: &Scripted| run(table.leasing(), sink.clone(), quick());
     let (first, second) = (start(&a), start(&b));
     for _ in 0..5 {
         eventually("a leader to kill", PATIENCE, async || table.db.psql(KILL_LEADER) == "1").await;
@@ -168,11 +165,7 @@ async fn hazard_17_hostile_defaults_do_not_matter() {
     let ids = enqueue(&table, events(500)).await;
     let sink = Scripted::ok();
     let relays: Vec<_> = (0..3)
-        .map(|_| {
-            let settings = Settings { batch_size: 10, ..quick() };
-            let relay = Relay::builder(table.store(false)).dispatcher(sink.clone()).settings(settings);
-            relay.build().unwrap().spawn()
-        })
+        .map(|_| run(table.store(false), sink.clone(), Settings { batch_size: 10, ..quick() }))
         .collect();
     arrived(&sink, &ids).await;
     for relay in relays {
@@ -217,8 +210,7 @@ async fn conflicts_cost_time_only() {
         let ids = enqueue(&table, events(120)).await;
         let sink = Scripted::ok();
         let store = PgStore::builder(table.relay.clone(), table.name.clone()).strategy(strategy).build();
-        let relay = Relay::builder(store).dispatcher(sink.clone());
-        let relay = relay.settings(Settings { batch_size: 10, ..quick() }).build().unwrap().spawn();
+        let relay = run(store, sink.clone(), Settings { batch_size: 10, ..quick() });
         arrived(&sink, &ids).await;
         let left = "SELECT count(*) FROM org_outbox WHERE published_at IS NULL";
         eventually("all to be settled", PATIENCE, async || table.db.psql(left) == "0").await;
@@ -242,9 +234,7 @@ async fn a_database_that_crashes_loses_nothing_that_was_committed() {
     let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(2)));
     let settings =
         Settings { lock_ttl: Duration::from_secs(2), dispatch_timeout: Duration::from_secs(1), ..quick() };
-    let relay =
-        Relay::builder(PgStore::builder(options, name).build()).dispatcher(sink.clone()).settings(settings);
-    let relay = relay.build().unwrap().spawn();
+    let relay = run(PgStore::builder(options, name).build(), sink.clone(), settings);
     let mut committed = Vec::new();
     for round in 0..3 {
         let mut tx = eventually("the server", PATIENCE, async || pool.begin().await.ok()).await;
@@ -275,21 +265,11 @@ async fn hazard_1_a_relay_that_is_gone_is_replaced_after_its_lease() {
         dispatch_timeout: Duration::from_millis(2600),
         ..quick()
     };
-    let first = Relay::builder(table.store(true))
-        .dispatcher(stuck.clone())
-        .settings(settings.clone())
-        .build()
-        .unwrap()
-        .spawn();
+    let first = run(table.store(true), stuck.clone(), settings.clone());
     eventually("it to work", PATIENCE, async || stuck.seen().len() >= 16).await;
     first.kill();
     let sink = Scripted::ok();
-    let second = Relay::builder(table.store(true))
-        .dispatcher(sink.clone())
-        .settings(settings)
-        .build()
-        .unwrap()
-        .spawn();
+    let second = run(table.store(true), sink.clone(), settings);
     arrived(&sink, &ids).await;
     second.shutdown().await.unwrap();
     assert_eq!(sink.arrived().len(), 40);

@@ -6,10 +6,10 @@ use postbox_core::redact::Summary;
 use postbox_core::store::{ClaimMode, ClaimRequest, Verdict};
 use postbox_core::{DeadFilter, DeadLetters as _, Inspect as _, Relay, RelayHandle, Settings, Store as _};
 use postbox_stores::postgres::{PgStore, connect_options};
+use postbox_testkit::eventually;
 use postbox_testkit::suite::relay::run;
 use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{Subject as _, claim, enqueue, events, quick, request, settle_all, state};
-use postbox_testkit::{Proxy, eventually};
 
 use crate::common::{SOON, insert, is_published};
 use crate::subject::{Shape, Table};
@@ -70,9 +70,8 @@ async fn hazard_18_a_settle_and_its_repetition_do_not_deadlock() {
 async fn a_lease_lost_during_an_outage_is_counted() {
     let table = Table::new(Shape::Migrated).await;
     let id = enqueue(&table, events(1)).await[0];
-    let proxy = Proxy::start(table.db.addr());
-    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
-    let a = PgStore::builder(options, table.name.clone()).single_active(false).build();
+    let (proxy, store) = table.behind_proxy();
+    let a = store.single_active(false).build();
     let first = claim(&a, 1).await;
     let settle = || settle_all(&first, &Verdict::Delivered);
     proxy.cut();
@@ -111,11 +110,10 @@ async fn a_row_locked_by_an_outsider_holds_up_nobody_else() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_during_a_claim_strands_no_rows() {
     let table = Table::new(Shape::Migrated).await;
-    let proxy = Proxy::start(table.db.addr());
-    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
+    let (proxy, store) = table.behind_proxy();
     enqueue(&table, events(3_000)).await;
     for _ in 0..5 {
-        let store = PgStore::builder(options.clone(), table.name.clone()).single_active(false).build();
+        let store = store.clone().single_active(false).build();
         let sink = Scripted::ok();
         // "0 releases it at once", says the reference.
         let relay = run(store, sink.clone(), Settings { drain_timeout: Duration::ZERO, ..quick() });
@@ -193,9 +191,8 @@ async fn an_index_on_other_columns_is_replaced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_that_lost_its_session_does_not_say_that_it_leads() {
     let table = Table::new(Shape::Migrated).await;
-    let proxy = Proxy::start(table.db.addr());
-    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
-    let first = run(PgStore::builder(options, table.name.clone()).build(), Scripted::ok(), quick());
+    let (proxy, store) = table.behind_proxy();
+    let first = run(store.build(), Scripted::ok(), quick());
     let active = |relay: &RelayHandle| relay.health().now().standing == postbox_core::store::Standing::Active;
     eventually("the first to lead", SOON, async || active(&first)).await;
     let second = run(table.store(true), Scripted::ok(), quick());
@@ -211,12 +208,11 @@ async fn a_relay_that_lost_its_session_does_not_say_that_it_leads() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_with_a_silent_database_is_not_endless() {
     let table = Table::new(Shape::Migrated).await;
-    let proxy = Proxy::start(table.db.addr());
-    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
+    let (proxy, store) = table.behind_proxy();
     enqueue(&table, events(200)).await;
     let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(50)));
     let settings = Settings { drain_timeout: Duration::from_secs(1), ..quick() };
-    let relay = run(PgStore::builder(options, table.name.clone()).build(), sink.clone(), settings);
+    let relay = run(store.build(), sink.clone(), settings);
     eventually("some to arrive", SOON, async || sink.arrived().len() >= 20).await;
     proxy.blackhole();
     let before = sink.arrived().len();

@@ -6,8 +6,8 @@ use postbox_core::cleaner::{Sweep as _, SweepRequest, Swept};
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, Settlement, Verdict};
 use postbox_core::{
-    Browse as _, Code, Diagnose as _, EventId, Examination, History, Level, Postbox, Published, Relay,
-    Store as _, StoreErrorKind,
+    Browse as _, Code, Diagnose as _, Examination, History, Level, Published, Relay, Store as _,
+    StoreErrorKind,
 };
 use postbox_stores::postgres::migrate::{self, Extras, Format, Ordered};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options};
@@ -30,10 +30,8 @@ const GONE: [History; 2] = [History::Move, History::None];
 
 /// A store whose connections go through a proxy.
 fn behind(table: &Table, strategy: Strategy, history: History) -> (Proxy, PgStore) {
-    let proxy = Proxy::start(table.db.addr());
-    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
-    let store =
-        PgStore::builder(options, table.name.clone()).name("settler").strategy(strategy).history(history);
+    let (proxy, store) = table.behind_proxy();
+    let store = store.name("settler").strategy(strategy).history(history);
     (proxy, store.single_active(strategy == Strategy::Owner).build())
 }
 
@@ -279,28 +277,6 @@ async fn roles_can_do_with_a_history_what_they_need_and_no_more() {
         let mut connection = options.username(&role(&table.db, kind)).connect().await.unwrap();
         let result = connection.execute(sql).await;
         assert_eq!(result.is_ok(), allowed, "{kind}: {sql}: {result:?}");
-    }
-}
-
-/// An application that chooses a history gets it, or hears why not before anything runs.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_application_chooses_its_history() {
-    let table = Table::new(Shape::Migrated).await;
-    let start = async |history: History, sink: Scripted| {
-        let postbox = Postbox::builder(&table.owner, table.name.clone()).dispatcher(sink);
-        postbox.history(history).settings(quick()).start().await
-    };
-    let refused = start(History::Move, Scripted::ok()).await.map(drop).unwrap_err().to_string();
-    assert!(refused.contains("OUTBOX_HISTORY_MISSING") && refused.contains("--history move"), "{refused}");
-    table.make_history().await;
-    for history in GONE {
-        let sink = Scripted::ok();
-        let postbox = start(history, sink.clone()).await.unwrap();
-        let id: EventId = enqueue(&table, events(1)).await[0];
-        eventually("the event to leave the table", PATIENCE, async || table.row(id).await.is_none()).await;
-        assert_eq!(table.moved(id).await.is_some(), history == History::Move);
-        assert_eq!(sink.arrived(), [id]);
-        postbox.shutdown().await.unwrap();
     }
 }
 

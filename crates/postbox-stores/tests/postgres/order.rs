@@ -7,11 +7,11 @@ use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, OnDead, Order, Settlement, Verdict};
 use postbox_core::{Code, EventId, Record, Store as _, Topic};
 use postbox_stores::postgres::migrate::{self, Extras, Ordered};
-use postbox_stores::postgres::{PgStore, Strategy, connect_options};
+use postbox_stores::postgres::{PgStore, Strategy};
+use postbox_testkit::eventually;
 use postbox_testkit::suite::{
     OpenTransaction as _, Subject as _, TOPIC, claim, enqueue, event, events, request, settle_all, state,
 };
-use postbox_testkit::{Proxy, eventually};
 
 use crate::common::SOON;
 use crate::subject::{Shape, Table};
@@ -278,9 +278,8 @@ async fn a_row_locked_by_an_outsider_ends_its_run() {
 async fn a_claim_whose_answer_was_lost_goes_back() {
     let table = Table::new(Shape::Ordered).await;
     let ids = enqueue(&table, all_of("aab")).await;
-    let proxy = Proxy::start(table.db.addr());
-    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
-    let store = PgStore::builder(options, table.name.clone()).order(BLOCK).single_active(false).build();
+    let (proxy, store) = table.behind_proxy();
+    let store = store.order(BLOCK).single_active(false).build();
     store.open().await.unwrap();
     assert!(store.claim(request(ClaimMode::Waiting, 0)).await.is_ok());
     let mut cut = proxy.cut_replies_after_requests_containing(b"OUTBOX_EXHAUSTED: no answer");

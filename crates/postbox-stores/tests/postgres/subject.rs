@@ -6,10 +6,10 @@ use postbox_core::store::{Order, Tenants};
 use postbox_core::{EventId, History, Outbox, Receipt, Record, StoreError, TableName, UnitOfWork};
 use postbox_stores::postgres::migrate::{self, Extras, Grants, Ordered};
 use postbox_stores::postgres::{
-    PgAdmin, PgOutboxTransaction, PgStore, SqlxPostgres, Strategy, connect_options,
+    PgAdmin, PgOutboxTransaction, PgStore, PgStoreBuilder, SqlxPostgres, Strategy, connect_options,
 };
 use postbox_testkit::suite::{Features, Place, RowColumns, RowState, Subject};
-use postbox_testkit::{PgBouncer, PgServer, TestDb};
+use postbox_testkit::{PgBouncer, PgServer, Proxy, TestDb};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Postgres};
 
@@ -72,6 +72,13 @@ impl Table {
     /// A relay that leases rows though it is alone.
     pub(crate) fn leasing(&self) -> PgStore {
         PgStore::builder(self.relay.clone(), self.name.clone()).strategy(Strategy::Lease).build()
+    }
+
+    /// A relay whose connections go through a proxy, to be told more.
+    pub(crate) fn behind_proxy(&self) -> (Proxy, PgStoreBuilder) {
+        let proxy = Proxy::start(self.db.addr());
+        let options = connect_options(&self.db.url_through(proxy.addr())).unwrap();
+        (proxy, PgStore::builder(options, self.name.clone()))
     }
 
     fn is_ordered(&self) -> bool {
@@ -285,6 +292,13 @@ impl Subject for Table {
         let mut tx = self.writer.begin().await.unwrap();
         let receipts = self.outbox().enqueue_all(&mut tx, records).await.unwrap();
         Open { tx, receipts }
+    }
+
+    async fn somebody_waits(&self) {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+        while self.db.psql(waits) == "0" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     async fn rows(&self) -> usize {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use postbox_core::cleaner::Cleaner;
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement};
-use postbox_core::{Backoff, DeadFilter, DeadLetters as _, Relay, Settings, StoreError};
-use postbox_stores::postgres::{PgStore, connect_options};
+use postbox_core::{Backoff, DeadFilter, DeadLetters as _, RelayHandle, Settings, Store, StoreError};
+use postbox_stores::postgres::PgStore;
+use postbox_testkit::eventually;
 use postbox_testkit::suite::relay::run;
 use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{Subject as _, enqueue, events, quick};
-use postbox_testkit::{Proxy, eventually};
 
 use crate::common::SOON;
 use crate::subject::{Shape, Table};
@@ -21,7 +21,7 @@ use crate::subject::{Shape, Table};
 #[derive(Clone)]
 struct Counting(PgStore, Arc<AtomicUsize>);
 
-impl postbox_core::Store for Counting {
+impl Store for Counting {
     fn table(&self) -> &str {
         self.0.table()
     }
@@ -46,27 +46,24 @@ impl postbox_core::Store for Counting {
     }
 }
 
+/// Starts a relay that takes 200 ms for each event, one at a time: those behind wait for longer than their leases last.
+async fn one_at_a_time(store: impl Store, dispatch_timeout: Duration) -> RelayHandle {
+    let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(200)));
+    let lock_ttl = Duration::from_secs(6);
+    let relay = run(store, sink.clone(), Settings { concurrency: 1, lock_ttl, dispatch_timeout, ..quick() });
+    eventually("some to arrive", SOON, async || sink.arrived().len() >= 2).await;
+    relay
+}
+
 /// A lease that is too short for a dispatch asks for its renewal "now", which is later than the "now" that renewals are
 /// compared with: as long as a dispatch waits for it, no renewal is ever sent, and the lane stands still for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_goes_on_after_an_outage_that_ate_its_leases() {
     let table = Table::new(Shape::Migrated).await;
-    let proxy = Proxy::start(table.db.addr());
-    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
-    let store = PgStore::builder(options, table.name.clone()).single_active(false).build();
-    let store = Counting(store, Arc::default());
     enqueue(&table, events(40)).await;
-    let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(200)));
+    let (proxy, store) = table.behind_proxy();
     // As the defaults are: a lease of twice the timeout.
-    let settings = Settings {
-        concurrency: 1,
-        lock_ttl: Duration::from_secs(6),
-        dispatch_timeout: Duration::from_secs(3),
-        ..quick()
-    };
-    let relay =
-        Relay::builder(store.clone()).dispatcher(sink.clone()).settings(settings).build().unwrap().spawn();
-    eventually("some to arrive", SOON, async || sink.arrived().len() >= 2).await;
+    let relay = one_at_a_time(store.single_active(false).build(), Duration::from_secs(3)).await;
     proxy.cut();
     tokio::time::sleep(Duration::from_secs(4)).await;
     proxy.pass();
@@ -87,17 +84,7 @@ async fn all_published(table: &Table) {
 async fn a_renewal_that_came_late_is_made_up_for() {
     let table = Table::new(Shape::Migrated).await;
     let ids = enqueue(&table, events(40)).await;
-    let store = Counting(table.store(false), Arc::default());
-    let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(200)));
-    let settings = Settings {
-        concurrency: 1,
-        lock_ttl: Duration::from_secs(6),
-        dispatch_timeout: Duration::from_secs(4),
-        ..quick()
-    };
-    let relay =
-        Relay::builder(store.clone()).dispatcher(sink.clone()).settings(settings).build().unwrap().spawn();
-    eventually("some to arrive", SOON, async || sink.arrived().len() >= 2).await;
+    let relay = one_at_a_time(table.store(false), Duration::from_secs(4)).await;
     let mut tx = table.owner.begin().await.unwrap();
     let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE event_id = $1 FOR UPDATE").bind(ids[39].0);
     lock.execute(&mut *tx).await.unwrap();
@@ -228,21 +215,10 @@ async fn stress_of_everything_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn renewals_that_fail_are_not_repeated_without_a_pause() {
     let table = Table::new(Shape::Migrated).await;
-    let proxy = Proxy::start(table.db.addr());
-    let options = connect_options(&table.db.url_through(proxy.addr())).unwrap();
-    let store = PgStore::builder(options, table.name.clone()).single_active(false).build();
-    let store = Counting(store, Arc::default());
     enqueue(&table, events(60)).await;
-    let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(200)));
-    let settings = Settings {
-        concurrency: 1,
-        lock_ttl: Duration::from_secs(6),
-        dispatch_timeout: Duration::from_secs(4),
-        ..quick()
-    };
-    let relay =
-        Relay::builder(store.clone()).dispatcher(sink.clone()).settings(settings).build().unwrap().spawn();
-    eventually("some to arrive", SOON, async || sink.arrived().len() >= 2).await;
+    let (proxy, store) = table.behind_proxy();
+    let store = Counting(store.single_active(false).build(), Arc::default());
+    let relay = one_at_a_time(store.clone(), Duration::from_secs(4)).await;
     proxy.cut();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let tries = store.1.load(Ordering::SeqCst);

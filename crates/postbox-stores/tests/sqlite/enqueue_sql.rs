@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use postbox_core::{Enqueued, Payload, Record, Relay, Topic};
+use postbox_core::{Payload, Record, Relay, Topic};
 use postbox_stores::sqlite::begin;
 use postbox_testkit::suite::relay::arrived;
 use postbox_testkit::suite::script::Scripted;
@@ -99,33 +99,6 @@ async fn every_digit_and_blank_of_the_payload_is_kept() {
     let claim = claim(&table.store(false), 1).await;
     let Payload::Json(json) = &claim.rows[0].delivery.payload else { panic!("not JSON") };
     assert_eq!(json.as_str(), text);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn of_two_transactions_with_one_event_id_one_writes() {
-    let table = Table::new().await;
-    for first_commits in [true, false] {
-        let record = event(TOPIC, 1).build().unwrap();
-        let first = table.begin(vec![record.clone()]).await;
-        let sequence = first.receipts()[0].sequence().unwrap();
-        let second = async {
-            let open = table.begin(vec![record.clone()]).await;
-            let receipt = open.receipts()[0];
-            open.commit().await;
-            receipt.enqueued
-        };
-        let end_first = async {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            if first_commits { first.commit().await } else { first.roll_back().await }
-        };
-        let (enqueued, ()) = tokio::join!(second, end_first);
-        if first_commits {
-            assert_eq!(enqueued, Enqueued::Duplicate(sequence));
-        } else {
-            assert!(matches!(enqueued, Enqueued::Written(_)));
-        }
-    }
-    assert_eq!(table.rows().await, 2);
 }
 
 /// A transaction that did not say that it would write, and read first.

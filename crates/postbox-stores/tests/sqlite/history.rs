@@ -1,10 +1,9 @@
 //! What only SQLite can show of histories: migrations of a file, and columns of somebody's own.
 
-use postbox_core::{Browse as _, Code, History, Postbox, Published, Relay, Store as _};
+use postbox_core::{Browse as _, Code, History, Published, Relay, Store as _};
 use postbox_stores::sqlite::migrate::{self, Extras, Format, Ordered};
-use postbox_testkit::eventually;
 use postbox_testkit::suite::script::Scripted;
-use postbox_testkit::suite::{PATIENCE, Subject as _, enqueue, events, quick};
+use postbox_testkit::suite::{Subject as _, enqueue, events, quick};
 
 use crate::subject::Table;
 
@@ -121,18 +120,4 @@ async fn a_table_with_columns_of_its_own_is_moved_and_comes_back_whole() {
     assert!(error.code() == Code::HistoryMissing && error.message().contains("lacks \"late\""), "{error}");
     assert_eq!(table.make_history().await, ["+ column \"late\" of org_outbox_history"]);
     table.store_with(true, History::Move).open().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_application_chooses_its_history() {
-    let table = Table::new().await;
-    table.make_history().await;
-    for history in [History::Move, History::None] {
-        let postbox = Postbox::builder(&table.pool, table.name.clone()).dispatcher(Scripted::ok());
-        let postbox = postbox.history(history).settings(quick()).start().await.unwrap();
-        let id = enqueue(&table, events(1)).await[0];
-        eventually("the event to leave the table", PATIENCE, async || table.row(id).await.is_none()).await;
-        assert_eq!(table.moved(id).await.is_some(), history == History::Move);
-        postbox.shutdown().await.unwrap();
-    }
 }

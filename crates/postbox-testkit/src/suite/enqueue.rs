@@ -40,6 +40,32 @@ pub async fn a_repeated_event_id_writes_nothing<S: Subject>(subject: &S) {
     assert_eq!(subject.rows().await, 1);
 }
 
+/// Whoever is second waits for the first, and is told what became of it.
+pub async fn of_two_transactions_with_one_event_id_one_writes<S: Subject>(subject: &S) {
+    for first_commits in [true, false] {
+        let record = event(TOPIC, 1).build().unwrap();
+        let first = subject.begin(vec![record.clone()]).await;
+        let sequence = first.receipts()[0].sequence().unwrap();
+        let second = async {
+            let open = subject.begin(vec![record.clone()]).await;
+            let receipt = open.receipts()[0];
+            open.commit().await;
+            receipt.enqueued
+        };
+        let end_first = async {
+            subject.somebody_waits().await;
+            if first_commits { first.commit().await } else { first.roll_back().await }
+        };
+        let (enqueued, ()) = tokio::join!(second, end_first);
+        if first_commits {
+            assert_eq!(enqueued, Enqueued::Duplicate(sequence));
+        } else {
+            assert!(matches!(enqueued, Enqueued::Written(_)), "{enqueued:?}");
+        }
+    }
+    assert_eq!(subject.rows().await, 2);
+}
+
 /// `enqueue_all`, across chunks, with duplicates inside.
 pub async fn many_events_get_their_receipts_in_order<S: Subject>(subject: &S) {
     let mut records = events(2_500);

@@ -8,6 +8,7 @@ pub mod browse;
 pub mod claim;
 pub mod dead_letter;
 pub mod diagnose;
+pub mod embed;
 pub mod enqueue;
 pub mod fan_out;
 pub mod handlers;
@@ -144,6 +145,10 @@ pub trait Subject: Sync {
             let row = self.row_in(Place::Table, event).await;
             if row.is_none() && self.history() == History::Move { self.moved(event).await } else { row }
         }
+    }
+    /// Waits until a transaction waits for another; where that cannot be seen, for long enough.
+    fn somebody_waits(&self) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(Duration::from_millis(100))
     }
     /// How many rows there are.
     fn rows(&self) -> impl Future<Output = usize> + Send;

@@ -9,6 +9,7 @@ macro_rules! store_suite {
             $crate::store_suite! { @each $subject =>
                 enqueue: an_event_exists_only_if_its_transaction_committed,
                 enqueue: a_repeated_event_id_writes_nothing,
+                enqueue: of_two_transactions_with_one_event_id_one_writes,
                 enqueue: many_events_get_their_receipts_in_order,
                 enqueue: json_arrives_digit_for_digit,
                 enqueue: bytes_and_every_field_arrive,
@@ -68,22 +69,6 @@ macro_rules! store_suite {
                 hot: hot_events_wait_for_a_suspect_and_no_longer,
                 hot: a_stop_waits_for_transactions_that_are_open,
                 hot: runs_by_hand_lease_nothing,
-                order: the_events_of_an_aggregate_arrive_in_order,
-                order: a_retry_holds_back_the_rest_of_its_aggregate,
-                order: a_scheduled_event_holds_back_what_is_behind_it,
-                order_dead: a_dead_event_blocks_its_aggregate_until_it_is_replayed,
-                order_dead: a_dead_event_is_skipped_where_that_is_asked_for,
-                order_dead: what_dies_without_a_dispatch_blocks_too,
-                order: only_the_first_of_an_aggregate_can_be_claimed,
-                order: expired_leases_of_an_aggregate_come_back_one_by_one,
-                order: a_lost_lease_lets_nobody_overtake,
-                order: a_long_and_slow_aggregate_holds_up_nobody,
-                order: a_pause_and_a_stop_give_back_what_waits_behind_others,
-                order: an_outage_holds_back_the_aggregate_everywhere,
-                order_chaos: aggregates_keep_their_order_whatever_happens,
-                order_fan_out: in_order_a_sink_that_fails_holds_the_aggregate_everywhere,
-                order_fan_out: in_order_an_outage_of_one_sink_holds_up_no_other,
-                order_fan_out: in_order_a_slow_sink_does_not_slow_the_other,
                 tenants: what_tenants_cannot_have_is_refused,
                 trouble: an_outage_costs_no_attempt_and_no_other_sink,
                 trouble: a_full_sink_goes_on_when_it_has_less,
@@ -91,6 +76,7 @@ macro_rules! store_suite {
                 trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,
                 trouble: a_blocked_thread_times_out,
                 trouble: one_relay_works_the_other_takes_over,
+                trouble: who_closes_leaves_its_place_at_once,
                 trouble: many_relays_share_a_table,
                 trouble: relays_that_come_and_go_share_what_is_left,
                 trouble: a_pause_stops_delivery_and_outlives_relays,
@@ -146,6 +132,27 @@ macro_rules! store_suite {
                 diagnose: a_table_that_is_missing_is_a_finding,
                 diagnose: two_looks_tell_how_far_delivery_has_come,
             }
+            $crate::store_suite! { @order $subject }
+        }
+    };
+    (@order $subject:expr) => {
+        $crate::store_suite! { @each $subject =>
+            order: the_events_of_an_aggregate_arrive_in_order,
+            order: a_retry_holds_back_the_rest_of_its_aggregate,
+            order: a_scheduled_event_holds_back_what_is_behind_it,
+            order_dead: a_dead_event_blocks_its_aggregate_until_it_is_replayed,
+            order_dead: a_dead_event_is_skipped_where_that_is_asked_for,
+            order_dead: what_dies_without_a_dispatch_blocks_too,
+            order: only_the_first_of_an_aggregate_can_be_claimed,
+            order: expired_leases_of_an_aggregate_come_back_one_by_one,
+            order: a_lost_lease_lets_nobody_overtake,
+            order: a_long_and_slow_aggregate_holds_up_nobody,
+            order: a_pause_and_a_stop_give_back_what_waits_behind_others,
+            order: an_outage_holds_back_the_aggregate_everywhere,
+            order_chaos: aggregates_keep_their_order_whatever_happens,
+            order_fan_out: in_order_a_sink_that_fails_holds_the_aggregate_everywhere,
+            order_fan_out: in_order_an_outage_of_one_sink_holds_up_no_other,
+            order_fan_out: in_order_a_slow_sink_does_not_slow_the_other,
         }
     };
     (@each $subject:expr => $($part:ident: $test:ident,)*) => {$(
@@ -155,6 +162,17 @@ macro_rules! store_suite {
             $crate::suite::$part::$test(&subject).await;
         }
     )*};
+}
+
+/// Makes one test of each promise that concerns the events of an aggregate, for a subject that declares it.
+#[macro_export]
+macro_rules! order_suite {
+    ($name:ident, $subject:expr) => {
+        mod $name {
+            use super::*;
+            $crate::store_suite! { @order $subject }
+        }
+    };
 }
 
 /// Makes one test of each promise that concerns a relay which tenants share, for a subject that declares it.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use postbox_core::{Backoff, Inspect as _, Relay, Settings, Topic};
+use postbox_core::store::Standing;
+use postbox_core::{Backoff, Inspect as _, Relay, Settings, Store as _, Topic};
 
-use super::relay::{arrived, start};
+use super::relay::{arrived, run, start};
 use super::script::{Act, Scripted};
-use super::{PATIENCE, Subject, TOPIC, enqueue, event, events, exhausted, published, quick, state};
+use super::{PATIENCE, Subject, TOPIC, claim, enqueue, event, events, exhausted, published, quick, state};
 use crate::{eventually, skipped};
 
 const OTHER: Topic = Topic::from_static("crm.contact.added.v1");
@@ -146,16 +147,21 @@ pub async fn one_relay_works_the_other_takes_over<S: Subject>(subject: &S) {
     assert_eq!(a.arrived().len() + b.arrived().len(), 150, "no duplicates");
 }
 
+/// An orderly stop leaves the place, and nobody waits for its time to be over.
+pub async fn who_closes_leaves_its_place_at_once<S: Subject>(subject: &S) {
+    let (first, second) = (subject.store(true), subject.store(true));
+    assert_eq!(claim(&first, 1).await.standing, Standing::Active);
+    assert_eq!(claim(&second, 1).await.standing, Standing::Standby);
+    first.close().await;
+    assert_eq!(claim(&second, 1).await.standing, Standing::Active);
+}
+
 /// `single_active = false`.
 pub async fn many_relays_share_a_table<S: Subject>(subject: &S) {
     let ids = enqueue(subject, events(600)).await;
     let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(1)));
     let relays: Vec<_> = (0..3)
-        .map(|_| {
-            let settings = Settings { batch_size: 20, ..quick() };
-            let relay = Relay::builder(subject.store(false)).dispatcher(sink.clone()).settings(settings);
-            relay.build().unwrap().spawn()
-        })
+        .map(|_| run(subject.store(false), sink.clone(), Settings { batch_size: 20, ..quick() }))
         .collect();
     arrived(&sink, &ids).await;
     for relay in relays {
@@ -171,8 +177,7 @@ pub async fn relays_that_come_and_go_share_what_is_left<S: Subject>(subject: &S)
         std::array::from_fn(|_| Scripted::new(|_| Act::Slow(Duration::from_millis(5))));
     let start = |sink: &Scripted| {
         let settings = Settings { batch_size: 10, concurrency: 4, ..quick() };
-        let relay = Relay::builder(subject.store(false)).dispatcher(sink.clone()).settings(settings);
-        relay.build().unwrap().spawn()
+        run(subject.store(false), sink.clone(), settings)
     };
     let shares = || sinks.each_ref().map(|sink| sink.arrived().len());
     let mut written = enqueue(subject, events(300)).await.len();
@@ -209,15 +214,13 @@ pub async fn a_pause_stops_delivery_and_outlives_relays<S: Subject>(subject: &S)
     let relay = start(subject, &sink, quick());
     arrived(&sink, &first).await;
     subject.pause(true).await;
-    eventually("the relay to notice", PATIENCE, async || {
-        relay.health().now().standing == postbox_core::store::Standing::Paused
-    })
-    .await;
+    eventually("the relay to notice", PATIENCE, async || relay.health().now().standing == Standing::Paused)
+        .await;
     let second = enqueue(subject, events(10)).await;
     relay.shutdown().await.unwrap();
     let relay = start(subject, &sink, quick());
     eventually("the next relay to notice", PATIENCE, async || {
-        relay.health().now().standing == postbox_core::store::Standing::Paused
+        relay.health().now().standing == Standing::Paused
     })
     .await;
     assert_eq!(sink.arrived().len(), 10);
@@ -239,19 +242,9 @@ pub async fn leases_are_renewed_while_handlers_run<S: Subject>(subject: &S) {
         dispatch_timeout: Duration::from_millis(2600),
         ..quick()
     };
-    let a = Relay::builder(subject.store(false))
-        .dispatcher(sink.clone())
-        .settings(settings.clone())
-        .build()
-        .unwrap()
-        .spawn();
+    let a = run(subject.store(false), sink.clone(), settings.clone());
     eventually("the first to work", PATIENCE, async || !sink.seen().is_empty()).await;
-    let b = Relay::builder(subject.store(false))
-        .dispatcher(sink.clone())
-        .settings(settings)
-        .build()
-        .unwrap()
-        .spawn();
+    let b = run(subject.store(false), sink.clone(), settings);
     arrived(&sink, &ids).await;
     a.shutdown().await.unwrap();
     b.shutdown().await.unwrap();
