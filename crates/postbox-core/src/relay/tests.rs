@@ -1,6 +1,6 @@
 //! The loop itself, step by step, on a store that has no end of events.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,29 +17,36 @@ use crate::store::{
 };
 use crate::testing::{FailingDispatcher, delivery};
 
-/// One event for each claim.
-#[derive(Debug, Clone)]
-struct Endless;
+/// A store whose claims bring what it is told; it settles whatever it gets.
+#[derive(Clone)]
+struct Stub<F> {
+    claim: F,
+    /// Whether there is a table.
+    there: Arc<AtomicBool>,
+}
 
-impl Store for Endless {
+fn stub<F, R>(claim: F) -> Stub<F>
+where
+    F: Fn(ClaimRequest) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Claim> + Send,
+{
+    Stub { claim, there: Arc::new(AtomicBool::new(true)) }
+}
+
+impl<F, R> Store for Stub<F>
+where
+    F: Fn(ClaimRequest) -> R + Clone + Send + Sync + 'static,
+    R: Future<Output = Claim> + Send,
+{
     fn table(&self) -> &'static str {
-        "endless_outbox"
+        "stub_outbox"
     }
     async fn open(&self) -> Result<(), StoreError> {
-        Ok(())
+        let missing = || StoreError::new(Code::TableMissing, StoreErrorKind::Refused, "missing on purpose");
+        if self.there.load(Ordering::SeqCst) { Ok(()) } else { Err(missing()) }
     }
-    async fn claim(&self, _: ClaimRequest) -> Result<Claim, StoreError> {
-        let delivery = delivery("shop.order.placed.v1", "1");
-        let (row, since) = (delivery.meta.event_id.0, delivery.meta.created_at);
-        let lease = Lease { row, attempts: 1, token: "t".into(), since };
-        let rows = vec![Claimed {
-            lease,
-            delivery: Box::new(delivery),
-            age: Duration::ZERO,
-            strand: None,
-            sinks_done: Vec::new(),
-        }];
-        Ok(Claim { standing: Standing::Active, rows, ..Claim::default() })
+    async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
+        Ok((self.claim)(request).await)
     }
     async fn settle(&self, _: &[Settlement], _: usize) -> Result<Settled, StoreError> {
         Ok(Settled::default())
@@ -53,10 +60,28 @@ impl Store for Endless {
     async fn close(&self) {}
 }
 
+/// So many new events, for the active relay.
+fn active(events: usize) -> Claim {
+    let claimed = |n: usize| {
+        let delivery = delivery("shop.order.placed.v1", &(n + 1).to_string());
+        let (row, since) = (delivery.meta.event_id.0, delivery.meta.created_at);
+        let lease = Lease { row, attempts: 1, token: "t".into(), since };
+        let (age, strand, sinks_done) = (Duration::ZERO, None, Vec::new());
+        Claimed { lease, delivery: Box::new(delivery), age, strand, sinks_done }
+    };
+    let rows = (0..events).map(claimed).collect();
+    Claim { standing: Standing::Active, rows, ..Claim::default() }
+}
+
+/// One event for each claim.
+fn endless() -> impl Store {
+    stub(|_| async { active(1) })
+}
+
 /// Whatever becomes due between two looks at the clock is done at once, and not when something else happens.
 #[tokio::test(start_paused = true)]
 async fn the_loop_does_not_sleep_over_its_next_claim() {
-    let relay = Relay::builder(Endless).dispatcher(FailingDispatcher::times(0)).build().unwrap();
+    let relay = Relay::builder(endless()).dispatcher(FailingDispatcher::times(0)).build().unwrap();
     let mut engine = relay.engine;
     engine.standing = Standing::Active;
     engine.next_claim = tokio::time::Instant::now() + Duration::from_millis(20);
@@ -73,12 +98,10 @@ async fn the_loop_does_not_sleep_over_its_next_claim() {
 /// What goes back so that suspects have the relay for themselves is written down at once: nothing else would wake the loop for it.
 #[tokio::test(start_paused = true)]
 async fn what_goes_back_for_suspects_is_settled_at_once() {
-    let relay = Relay::builder(Endless).dispatcher(FailingDispatcher::times(0)).build().unwrap();
+    let relay = Relay::builder(endless()).dispatcher(FailingDispatcher::times(0)).build().unwrap();
     let mut engine = relay.engine;
     let now = tokio::time::Instant::now();
-    let request = engine.request(ClaimMode::Waiting, 1);
-    let claim = Claim { suspects: true, ..Endless.claim(request).await.unwrap() };
-    engine.claimed(now, &Asked::Rows(ClaimMode::Waiting), Ok(claim));
+    engine.claimed(now, &Asked::Rows(ClaimMode::Waiting), Ok(Claim { suspects: true, ..active(1) }));
     engine.next_beat = now + Duration::from_secs(1);
     engine.start_work();
     assert!(engine.suspects.turn, "they have their turn");
@@ -91,19 +114,18 @@ async fn a_route_gives_events_their_destination() {
     for (template, expected) in
         [("events.{topic}", Some("events.shop.order.placed.v1")), ("{aggregate_id}", None)]
     {
-        let relay = Relay::builder(Endless).dispatcher(FailingDispatcher::times(0)).destination(template);
+        let relay = Relay::builder(endless()).dispatcher(FailingDispatcher::times(0)).destination(template);
         let mut engine = relay.build().unwrap().engine;
         engine.standing = Standing::Active;
         let now = tokio::time::Instant::now();
-        let claim = Endless.claim(engine.request(ClaimMode::Waiting, 1)).await.unwrap();
-        engine.claimed(now, &Asked::Rows(ClaimMode::Waiting), Ok(claim));
+        engine.claimed(now, &Asked::Rows(ClaimMode::Waiting), Ok(active(1)));
         let queued = engine.lanes[0].queue.front(|_| true).map(|item| item.delivery.destination.clone());
         assert_eq!(queued, expected.map(|text| Some(Arc::from(text))));
         assert_eq!(engine.held.values().any(|held| held.stage == Stage::Settling), expected.is_none());
     }
-    let wrong = Relay::builder(Endless).dispatcher(FailingDispatcher::times(0)).destination("{tpoic}");
+    let wrong = Relay::builder(endless()).dispatcher(FailingDispatcher::times(0)).destination("{tpoic}");
     assert_eq!(wrong.build().unwrap_err().code(), Code::RouteInvalid);
-    let early = Relay::builder(Endless).destination("x").dispatcher(FailingDispatcher::times(0));
+    let early = Relay::builder(endless()).destination("x").dispatcher(FailingDispatcher::times(0));
     assert_eq!(early.build().unwrap_err().code(), Code::ConfigInvalid);
 }
 
@@ -122,17 +144,8 @@ impl Store for Losing {
         Ok(())
     }
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
-        let mut claim = Claim { standing: Standing::Active, ..Claim::default() };
-        if request.limit > 0 && !self.0.swap(true, Ordering::SeqCst) {
-            for n in ["1", "2"] {
-                let delivery = delivery("shop.order.placed.v1", n);
-                let (row, since) = (delivery.meta.event_id.0, delivery.meta.created_at);
-                let lease = Lease { row, attempts: 1, token: "t".into(), since };
-                let (age, strand, sinks_done) = (Duration::ZERO, None, Vec::new());
-                claim.rows.push(Claimed { lease, delivery: Box::new(delivery), age, strand, sinks_done });
-            }
-        }
-        Ok(claim)
+        let first = request.limit > 0 && !self.0.swap(true, Ordering::SeqCst);
+        Ok(active(if first { 2 } else { 0 }))
     }
     async fn settle(&self, settlements: &[Settlement], _: usize) -> Result<Settled, StoreError> {
         Ok(Settled { lost: settlements.iter().map(|s| s.lease.row).collect(), ..Settled::default() })
@@ -181,7 +194,7 @@ async fn what_waits_for_a_second_sink_is_not_sent_after_the_lease_is_lost() {
 #[tokio::test]
 async fn routes_to_several_sinks_are_checked() {
     let sink = || FailingDispatcher::times(0);
-    let two = || Relay::builder(Endless).sink("a", sink()).sink("b", sink());
+    let two = || Relay::builder(endless()).sink("a", sink()).sink("b", sink());
     assert!(two().route_to_all("**", ["a", "b"]).build().is_ok());
     for (builder, part) in [
         (two().route_to_all("**", ["a", "c"]), "the sink \"c\", which does not exist"),
@@ -204,87 +217,23 @@ async fn routes_to_several_sinks_are_checked() {
     }
 }
 
-/// A table that is refused until it is there.
-#[derive(Debug, Clone)]
-struct Late(Arc<AtomicBool>);
-
-impl Store for Late {
-    fn table(&self) -> &'static str {
-        "late_outbox"
-    }
-    async fn open(&self) -> Result<(), StoreError> {
-        let missing = || StoreError::new(Code::TableMissing, StoreErrorKind::Refused, "missing on purpose");
-        if self.0.load(Ordering::SeqCst) { Ok(()) } else { Err(missing()) }
-    }
-    async fn claim(&self, _: ClaimRequest) -> Result<Claim, StoreError> {
-        Ok(Claim { standing: Standing::Active, ..Claim::default() })
-    }
-    async fn settle(&self, _: &[Settlement], _: usize) -> Result<Settled, StoreError> {
-        Ok(Settled::default())
-    }
-    async fn extend(&self, _: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
-        Ok(Vec::new())
-    }
-    async fn wait(&self, at_most: Duration) {
-        tokio::time::sleep(at_most).await;
-    }
-    async fn close(&self) {}
-}
-
 /// With one database, whoever started it shall hear of it; with several, the others must not end for it.
 #[tokio::test(start_paused = true)]
 async fn a_table_that_is_missing_ends_a_relay_or_is_waited_for() {
-    let there = Arc::new(AtomicBool::new(false));
-    let builder = || Relay::builder(Late(Arc::clone(&there))).dispatcher(FailingDispatcher::times(0));
+    let store = stub(|_| async { active(0) });
+    store.there.store(false, Ordering::SeqCst);
+    let builder = || Relay::builder(store.clone()).dispatcher(FailingDispatcher::times(0));
     let error = builder().build().unwrap().run().await.unwrap_err();
     assert_eq!(error.code(), Code::TableMissing);
 
     let relay = builder().database("orders").patient().build().unwrap().spawn();
     let health = relay.health();
-    let told = "the relay of late_outbox in orders cannot work: OUTBOX_TABLE_MISSING: missing on purpose";
+    let told = "the relay of stub_outbox in orders cannot work: OUTBOX_TABLE_MISSING: missing on purpose";
     crate::until::until("the refusal", || health.problem().as_deref() == Some(told)).await;
-    there.store(true, Ordering::SeqCst);
+    store.there.store(true, Ordering::SeqCst);
     health.opened().await;
     assert_eq!(health.problem(), None);
     relay.shutdown().await.unwrap();
-}
-
-/// A long backlog of one topic, through which it takes two seconds to look for others.
-#[derive(Debug, Clone, Default)]
-struct Backlog {
-    detours: Arc<Mutex<u32>>,
-}
-
-impl Store for Backlog {
-    fn table(&self) -> &'static str {
-        "backlog_outbox"
-    }
-    async fn open(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-    async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
-        let active = Claim { standing: Standing::Active, ..Claim::default() };
-        if !request.exclude.is_empty() {
-            *self.detours.lock().unwrap() += 1;
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            return Ok(active);
-        }
-        let mut rows = Vec::new();
-        for _ in 0..request.limit {
-            rows.extend(Endless.claim(request.clone()).await?.rows);
-        }
-        Ok(Claim { more: true, rows, ..active })
-    }
-    async fn settle(&self, _: &[Settlement], _: usize) -> Result<Settled, StoreError> {
-        Ok(Settled::default())
-    }
-    async fn extend(&self, _: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
-        Ok(Vec::new())
-    }
-    async fn wait(&self, at_most: Duration) {
-        tokio::time::sleep(at_most).await;
-    }
-    async fn close(&self) {}
 }
 
 /// Takes each event in this time.
@@ -303,8 +252,21 @@ impl Dispatcher for Takes {
 async fn a_long_backlog_of_one_sink_is_not_looked_through_all_the_time_for_another() {
     let mut looks = Vec::new();
     for takes in [Duration::from_millis(10), Duration::from_secs(3)] {
-        let store = Backlog::default();
-        let relay = Relay::builder(store.clone())
+        // A long backlog of one topic, through which it takes two seconds to look for others.
+        let detours = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&detours);
+        let store = stub(move |request| {
+            let counted = Arc::clone(&counted);
+            async move {
+                if request.exclude.is_empty() {
+                    return Claim { more: true, ..active(request.limit) };
+                }
+                counted.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                active(0)
+            }
+        });
+        let relay = Relay::builder(store)
             .route("shop.**", Takes(takes))
             .route("**", Takes(takes))
             .build()
@@ -312,7 +274,7 @@ async fn a_long_backlog_of_one_sink_is_not_looked_through_all_the_time_for_anoth
             .spawn();
         tokio::time::sleep(Duration::from_mins(1)).await;
         relay.kill();
-        looks.push(*store.detours.lock().unwrap());
+        looks.push(detours.load(Ordering::SeqCst));
     }
     assert!((2..=4).contains(&looks[0]), "two seconds of each twenty-two: {looks:?}");
     assert!(looks[1] > 12, "as often as the relay looks: {looks:?}");
