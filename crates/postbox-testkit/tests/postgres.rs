@@ -1,12 +1,12 @@
 //! The private PostgreSQL: it starts, crashes on request, and never outlives its test.
 
-use std::path::{Path, PathBuf};
+#[path = "common/victim.rs"]
+mod victim;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
 use postbox_testkit::{PgServer, Program, eventually_blocking, postgres_or_skip};
-
-/// Set for the copy of this test program that plays the victim.
-const VICTIM: &str = "POSTBOX_TESTKIT_VICTIM";
 
 #[test]
 fn a_fresh_database_is_dropped_with_its_value_despite_open_sessions() {
@@ -82,30 +82,16 @@ fn a_bad_setting_is_told_with_the_servers_own_words() {
 
 #[test]
 fn kill_9_leaves_nothing_behind() {
-    // No `env`: whether the victim's server is shared or private, it must be one of its own.
-    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "victim", "--nocapture"]).env(VICTIM, "1").env_remove("POSTBOX_TEST_PG_URL");
-    let mut victim = Program::from_command(command);
-    let line = victim.wait_for_line("victim:", Duration::from_mins(1));
-    let mut words = line.split("victim:").nth(1).unwrap().split_whitespace();
-    let (dir, pid) = (PathBuf::from(words.next().unwrap()), words.next().unwrap().to_owned());
-    let process = Path::new("/proc").join(pid);
-    assert!(dir.exists() && process.exists());
-    victim.kill9();
-    eventually_blocking("the server and its folder to be gone", Duration::from_secs(30), || {
-        !dir.exists() && !process.exists()
-    });
+    // Whether this server is shared or private, the victim's must be one of its own.
+    victim::leaves_nothing_behind(&["POSTBOX_TEST_PG_URL"]);
 }
 
 /// Not a test by itself: started by [`kill_9_leaves_nothing_behind`], which kills it.
 #[test]
 fn victim() {
-    if std::env::var_os(VICTIM).is_none() {
-        return;
+    if victim::is_one() {
+        let dir = PgServer::shared().dir().unwrap();
+        let pid = std::fs::read_to_string(dir.join("data/postmaster.pid")).unwrap();
+        victim::wait_for_the_end(dir, pid.lines().next().unwrap());
     }
-    let server = PgServer::shared();
-    let dir = server.dir().unwrap();
-    let pid = std::fs::read_to_string(dir.join("data/postmaster.pid")).unwrap();
-    println!("victim: {} {}", dir.display(), pid.lines().next().unwrap());
-    std::thread::sleep(Duration::from_mins(2));
 }

@@ -7,18 +7,17 @@ mod nats;
 mod pulsar;
 mod rabbitmq;
 mod redis;
+#[path = "../common/victim.rs"]
+mod victim;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use postbox_testkit::server::Broker;
-use postbox_testkit::{NatsServer, Program, RedisServer, broker_or_skip, eventually_blocking};
-
-/// Set for the copy of this test program that plays the victim.
-const VICTIM: &str = "POSTBOX_TESTKIT_VICTIM";
+use postbox_testkit::{NatsServer, RedisServer, broker_or_skip};
 
 /// Whether anybody listens there.
 fn listens(addr: SocketAddr) -> bool {
@@ -109,27 +108,14 @@ fn the_shared_server_is_one() {
 #[test]
 fn kill_9_leaves_nothing_behind() {
     broker_or_skip!(NatsServer::try_start());
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "victim", "--nocapture"]).env(VICTIM, "1");
-    let mut victim = Program::from_command(command);
-    let line = victim.wait_for_line("victim:", Duration::from_mins(1));
-    let mut words = line.split("victim:").nth(1).unwrap().split_whitespace();
-    let (dir, pid) = (PathBuf::from(words.next().unwrap()), words.next().unwrap().to_owned());
-    let process = Path::new("/proc").join(pid);
-    assert!(dir.exists() && process.exists());
-    victim.kill9();
-    eventually_blocking("the server and its folder to be gone", Duration::from_secs(30), || {
-        !dir.exists() && !process.exists()
-    });
+    victim::leaves_nothing_behind(&[]);
 }
 
 /// Not a test by itself: started by [`kill_9_leaves_nothing_behind`], which kills it.
 #[test]
 fn victim() {
-    if std::env::var_os(VICTIM).is_none() {
-        return;
+    if victim::is_one() {
+        let server = NatsServer::start();
+        victim::wait_for_the_end(server.dir().unwrap(), &server.pid().unwrap().to_string());
     }
-    let server = NatsServer::start();
-    println!("victim: {} {}", server.dir().unwrap().display(), server.pid().unwrap());
-    std::thread::sleep(Duration::from_mins(2));
 }
