@@ -103,15 +103,10 @@ fn pool(table: &Table, first: &'static str) -> MySqlPool {
 
 impl CallsSubject for Calls {
     type Calls = MySqlIdempotency;
-    type Sweep = MySqlIdempotency;
 
     fn calls(&self) -> MySqlIdempotency {
         let calls = MySqlIdempotency::new(self.service.clone(), self.table.name.clone());
         if self.kind == Kind::Serializable { calls.session_isolation() } else { calls }
-    }
-
-    fn sweep(&self) -> MySqlIdempotency {
-        self.calls()
     }
 
     fn outbox(&self) -> Outbox {

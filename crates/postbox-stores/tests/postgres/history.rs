@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use postbox_core::cleaner::{Sweep as _, SweepRequest, Swept};
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, Settlement, Verdict};
 use postbox_core::{
     Browse as _, Code, Diagnose as _, Examination, History, Level, Published, Relay, Store as _,
     StoreErrorKind,
 };
-use postbox_stores::postgres::migrate::{self, Extras, Format, Ordered};
+use postbox_stores::postgres::migrate::{self, Extras, Format};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options};
 use postbox_testkit::suite::script::Scripted;
 use postbox_testkit::suite::{PATIENCE, Subject as _, claim_in_turn, enqueue, events, quick, settle_all};
@@ -18,14 +17,10 @@ use sqlx::{ConnectOptions as _, Executor as _};
 
 use crate::subject::{Shape, Table, role};
 
-const WITH: Extras = Extras {
-    history: true,
-    ordered: Ordered::AsItIs,
-    wake_trigger: false,
-    tenants: false,
-    inbox: false,
-    idempotency: false,
-};
+fn with_history() -> Extras {
+    Extras { history: true, ..Extras::default() }
+}
+
 const GONE: [History; 2] = [History::Move, History::None];
 
 /// A store whose connections go through a proxy.
@@ -156,11 +151,11 @@ async fn a_history_is_made_kept_up_printed_and_removed() {
     };
     // In place, on a table that has none; a later run that does not ask for it leaves it.
     up(&applied, Extras::default()).await;
-    let planned = migrate::plan_with(&mut connect(&applied).await, &name, WITH).await.unwrap();
-    let steps = up(&applied, WITH).await;
+    let planned = migrate::plan_with(&mut connect(&applied).await, &name, with_history()).await.unwrap();
+    let steps = up(&applied, with_history()).await;
     assert_eq!(steps, ["+ table org_outbox_history", "+ index org_outbox_history_by_time", "+ status view"]);
     assert_eq!(planned.steps.into_iter().map(|step| step.what).collect::<Vec<_>>(), steps);
-    for extras in [WITH, Extras::default()] {
+    for extras in [with_history(), Extras::default()] {
         assert_eq!(up(&applied, extras).await, [""; 0]);
     }
     let indexes = "SELECT indexdef FROM pg_indexes WHERE tablename = 'org_outbox_history'";
@@ -181,22 +176,22 @@ async fn a_history_is_made_kept_up_printed_and_removed() {
         ALTER TABLE org_outbox DROP COLUMN metadata",
     );
     up(&applied, Extras::default()).await;
-    assert_eq!(up(&applied, WITH).await, [""; 0]);
+    assert_eq!(up(&applied, with_history()).await, [""; 0]);
 
-    let sql = migrate::print_up_with(&name, Format::Sql, WITH);
+    let sql = migrate::print_up_with(&name, Format::Sql, with_history());
     for _ in 0..2 {
         printed.psql(&format!("BEGIN; {sql} COMMIT"));
     }
-    assert_eq!(up(&printed, WITH).await, [""; 0], "nothing is left to do after the printed SQL");
+    assert_eq!(up(&printed, with_history()).await, [""; 0], "nothing is left to do after the printed SQL");
     assert_eq!(applied.psql(SHAPE), printed.psql(SHAPE));
-    let goose = migrate::print_up_with(&name, Format::Goose, WITH);
+    let goose = migrate::print_up_with(&name, Format::Goose, with_history());
     let (way_up, way_down) = goose.split_once("-- +goose Down").unwrap();
     assert!(
         way_up.contains("_history")
             && way_down.contains("DROP TABLE IF EXISTS \"public\".\"org_outbox_history\"")
     );
     assert!(!migrate::print_down(&name).contains("history"), "only where it is asked for");
-    printed.psql(&migrate::print_down_with(&name, WITH));
+    printed.psql(&migrate::print_down_with(&name, with_history()));
     migrate::down(&mut connect(&applied).await, &name, false).await.unwrap();
     for db in [&applied, &printed] {
         assert_eq!(
@@ -216,7 +211,7 @@ async fn a_table_of_the_historys_name_that_is_none_is_left_alone() {
         let table = Table::new(Shape::Migrated).await;
         table.db.psql(other);
         let mut connection = connect_options(&table.db.url).unwrap().connect().await.unwrap();
-        let error = migrate::up_with(&mut connection, &table.name, WITH, |_| {}).await.unwrap_err();
+        let error = migrate::up_with(&mut connection, &table.name, with_history(), |_| {}).await.unwrap_err();
         assert_eq!(error.code(), Code::TableMismatch);
         assert!(error.message().contains("is no history of its table"), "{error}");
         drop(connection);
@@ -254,13 +249,13 @@ async fn a_bare_table_keeps_what_was_published() {
 async fn roles_can_do_with_a_history_what_they_need_and_no_more() {
     let table = Table::new(Shape::Grants).await;
     let mut connection = connect_options(&table.db.url).unwrap().connect().await.unwrap();
-    migrate::up_with(&mut connection, &table.name, WITH, |_| {}).await.unwrap();
+    migrate::up_with(&mut connection, &table.name, with_history(), |_| {}).await.unwrap();
     let error = table.store_with(false, History::Move).open().await.unwrap_err();
     assert_eq!(error.code(), Code::DatabasePermission);
     assert!(error.message().contains("INSERT ON \"public\".\"org_outbox_history\""), "{error}");
     let grants =
         ["relay", "viewer", "writer"].map(|kind| format!("{kind}={}", role(&table.db, kind))).join(",");
-    table.db.psql(&migrate::print_grants_with(&table.name, &grants.parse().unwrap(), WITH));
+    table.db.psql(&migrate::print_grants_with(&table.name, &grants.parse().unwrap(), with_history()));
     table.store_with(false, History::Move).open().await.unwrap();
     for (kind, sql, allowed) in [
         ("relay", "SELECT payload FROM org_outbox_history", true),
@@ -278,24 +273,4 @@ async fn roles_can_do_with_a_history_what_they_need_and_no_more() {
         let result = connection.execute(sql).await;
         assert_eq!(result.is_ok(), allowed, "{kind}: {sql}: {result:?}");
     }
-}
-
-/// With a history as without one.
-#[tokio::test]
-async fn the_cleaner_keeps_dead_events_that_have_not_gone_to_the_dead_letter_route() {
-    let table = Table::new(Shape::Moving).await;
-    enqueue(&table, events(1)).await;
-    table.db.psql("UPDATE org_outbox SET dead_at = now() - interval '10 hours'");
-    let hours = Duration::from_hours(5);
-    let request = SweepRequest {
-        retention: hours,
-        dead_retention: Some(hours),
-        batch: 10,
-        max_attempts: 25,
-        dead_letters: true,
-    };
-    let admin = table.admin();
-    assert!(matches!(admin.sweep(&request).await.unwrap(), Swept::Deleted(0)));
-    table.db.psql("UPDATE org_outbox SET dlq_at = now()");
-    assert!(matches!(admin.sweep(&request).await.unwrap(), Swept::Deleted(1)));
 }

@@ -18,14 +18,9 @@ postbox_testkit::idempotency_suite!(least_privilege, Calls::new(Kind::Grants));
 postbox_testkit::idempotency_suite!(pooled, Calls::new(Kind::Pooled));
 postbox_testkit::idempotency_suite!(serializable, Calls::new(Kind::Serializable));
 
-const WITH_CALLS: Extras = Extras {
-    idempotency: true,
-    inbox: false,
-    history: false,
-    ordered: migrate::Ordered::AsItIs,
-    wake_trigger: false,
-    tenants: false,
-};
+fn with_calls() -> Extras {
+    Extras { idempotency: true, ..Extras::default() }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -51,7 +46,7 @@ impl Calls {
         let db = PgServer::shared().database();
         let name: TableName = "public.org_outbox".parse().unwrap();
         let mut connection = PgConnection::connect(&db.url).await.unwrap();
-        migrate::up_with(&mut connection, &name, WITH_CALLS, |_| {}).await.unwrap();
+        migrate::up_with(&mut connection, &name, with_calls(), |_| {}).await.unwrap();
         db.psql("CREATE TABLE effect (n int)");
         let pool = |url: &str, role: Option<&str>| {
             let options = connect_options(url).unwrap();
@@ -66,7 +61,7 @@ impl Calls {
                 let grants: Grants = format!("writer={writer},relay={relay}").parse().unwrap();
                 db.psql(&format!("CREATE ROLE \"{writer}\" LOGIN; CREATE ROLE \"{relay}\" LOGIN"));
                 db.psql("REVOKE ALL ON SCHEMA public FROM PUBLIC");
-                db.psql(&migrate::print_grants_with(&name, &grants, WITH_CALLS));
+                db.psql(&migrate::print_grants_with(&name, &grants, with_calls()));
                 db.psql(&format!("GRANT INSERT ON effect TO \"{writer}\""));
                 service = pool(&db.url, Some(&writer));
                 cleaner = pool(&db.url, Some(&relay));
@@ -90,7 +85,6 @@ impl Calls {
 
 impl CallsSubject for Calls {
     type Calls = PgIdempotency;
-    type Sweep = PgIdempotency;
 
     fn calls(&self) -> PgIdempotency {
         let calls = PgIdempotency::new(self.service.clone(), self.name.clone());
@@ -148,8 +142,8 @@ async fn the_table_is_made_kept_and_removed() {
         let plan = migrate::up_with(&mut connection, &table, extras, |_| {}).await.unwrap();
         plan.steps.into_iter().map(|step| step.what).collect::<Vec<_>>()
     };
-    assert_eq!(up(WITH_CALLS).await, ["+ table org_idempotency", "+ index org_idempotency_by_time"]);
-    assert!(up(WITH_CALLS).await.is_empty(), "a second run has nothing to do");
+    assert_eq!(up(with_calls()).await, ["+ table org_idempotency", "+ index org_idempotency_by_time"]);
+    assert!(up(with_calls()).await.is_empty(), "a second run has nothing to do");
     db.psql("DROP INDEX org_idempotency_by_time");
     assert!(up(Extras::default()).await.last().unwrap().starts_with("+ index org_idempotency_by_time"));
     assert!(up(Extras::default()).await.is_empty(), "what is there is kept without being asked for");
@@ -158,8 +152,8 @@ async fn the_table_is_made_kept_and_removed() {
     // As printed, up and down and up again.
     for _ in 0..2 {
         for sql in [
-            migrate::print_up_with(&table, migrate::Format::Sql, WITH_CALLS),
-            migrate::print_down_with(&table, WITH_CALLS),
+            migrate::print_up_with(&table, migrate::Format::Sql, with_calls()),
+            migrate::print_down_with(&table, with_calls()),
         ] {
             sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
         }
@@ -173,7 +167,7 @@ async fn anothers_table_is_left_alone() {
     let table: TableName = "public.org_outbox".parse().unwrap();
     db.psql("CREATE TABLE org_idempotency (principal int)");
     let mut connection = PgConnection::connect(&db.url).await.unwrap();
-    let error = migrate::up_with(&mut connection, &table, WITH_CALLS, |_| {}).await.unwrap_err();
+    let error = migrate::up_with(&mut connection, &table, with_calls(), |_| {}).await.unwrap_err();
     assert_eq!(error.code(), Code::TableMismatch);
     assert!(error.message().contains("no principal text"), "{error}");
     migrate::up(&mut connection, &table, |_| {}).await.unwrap();

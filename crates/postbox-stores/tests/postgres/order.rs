@@ -10,7 +10,7 @@ use postbox_stores::postgres::migrate::{self, Extras, Ordered};
 use postbox_stores::postgres::{PgStore, Strategy};
 use postbox_testkit::eventually;
 use postbox_testkit::suite::{
-    OpenTransaction as _, Subject as _, TOPIC, claim, enqueue, event, events, request, settle_all, state,
+    Subject as _, TOPIC, claim, enqueue, event, events, request, settle_all, state,
 };
 
 use crate::common::SOON;
@@ -50,7 +50,7 @@ pub(crate) fn shown(claim: &Claim) -> String {
     strands.join(", ")
 }
 
-async fn suspect(store: &PgStore) -> Claim {
+pub(crate) async fn suspect(store: &PgStore) -> Claim {
     store.claim(request(ClaimMode::Suspect, 1)).await.unwrap()
 }
 
@@ -273,26 +273,6 @@ async fn a_row_locked_by_an_outsider_ends_its_run() {
     assert_eq!(shown(&claim(&store, 100).await).matches('b').count(), 2);
 }
 
-/// The claim committed and its answer was lost (hazard 5): the rows go back, uncharged, and the strand goes on at its head.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_claim_whose_answer_was_lost_goes_back() {
-    let table = Table::new(Shape::Ordered).await;
-    let ids = enqueue(&table, all_of("aab")).await;
-    let (proxy, store) = table.behind_proxy();
-    let store = store.order(BLOCK).single_active(false).build();
-    store.open().await.unwrap();
-    assert!(store.claim(request(ClaimMode::Waiting, 0)).await.is_ok());
-    let mut cut = proxy.cut_replies_after_requests_containing(b"OUTBOX_EXHAUSTED: no answer");
-    store.claim(request(ClaimMode::Waiting, 100)).await.unwrap_err();
-    cut.fired().await;
-    eventually("the claim to have happened", SOON, async || state(&table, ids[0]).await.locked).await;
-    let found =
-        eventually("an answer", SOON, async || store.claim(request(ClaimMode::Waiting, 100)).await.ok())
-            .await;
-    assert_eq!(found.rows.len(), 3, "{}", shown(&found));
-    assert!(found.rows.iter().all(|row| row.lease.attempts == 1));
-}
-
 /// Thousands of strands that wait, and one that waits with thousands of events, cost a claim a bounded look.
 #[tokio::test(flavor = "multi_thread")]
 async fn blocked_strands_in_front_do_not_hide_the_others() {
@@ -317,60 +297,6 @@ async fn blocked_strands_in_front_do_not_hide_the_others() {
         found.sort_by_key(|id| id.0);
         assert_eq!(found, ids, "{strategy:?}");
     }
-}
-
-/// Those that commit late are found, whatever their numbers.
-#[tokio::test(flavor = "multi_thread")]
-async fn late_commits_are_not_passed_by() {
-    for (strategy, single) in WAYS {
-        let table = Table::new(Shape::Ordered).await;
-        let store = table.in_order(BLOCK, strategy, single);
-        let (early, late) = (table.begin(vec![of("a", 0), of("b", 1)]).await, table.begin(events(3)).await);
-        enqueue(&table, all_of("cd")).await;
-        let first = claim(&store, 100).await;
-        assert_eq!(first.rows.len(), 2);
-        settle(&store, &first, &Verdict::Delivered).await;
-        late.commit().await;
-        assert_eq!(claim(&store, 100).await.rows.len(), 3);
-        early.commit().await;
-        assert_eq!(claim(&store, 100).await.rows.len(), 2);
-    }
-}
-
-/// What a predecessor had in flight may have killed it: its strands wait for it.
-#[tokio::test(flavor = "multi_thread")]
-async fn after_a_take_over_strands_wait_for_what_was_in_flight() {
-    let table = Table::new(Shape::Ordered).await;
-    let ids = enqueue(&table, all_of("aaab")).await;
-    let dying = table.in_order(BLOCK, Strategy::Owner, true);
-    let held = dying.claim(request(ClaimMode::Waiting, 2)).await.unwrap();
-    assert_eq!(held.rows.len(), 2);
-    table.db.psql(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-        WHERE application_name = 'postbox' AND pid <> pg_backend_pid() AND datname = current_database()
-          AND pid IN (SELECT pid FROM pg_locks WHERE locktype = 'advisory')",
-    );
-    enqueue(&table, all_of("ab")).await;
-    let next = table.in_order(BLOCK, Strategy::Owner, true);
-    let found = eventually("the take-over", SOON, async || {
-        let found = next.claim(request(ClaimMode::Waiting, 100)).await.ok()?;
-        found.suspects.then_some(found)
-    })
-    .await;
-    let was_held = |id: &EventId| held.rows.iter().any(|row| row.delivery.meta.event_id == *id);
-    let names = |held: bool| {
-        ids.iter().zip("aaab".chars()).filter(move |(id, _)| was_held(id) == held).map(|(_, name)| name)
-    };
-    let stuck: Vec<char> = names(true).collect();
-    for row in &found.rows {
-        let name = row.delivery.meta.aggregate.clone().unwrap().id;
-        assert!(!stuck.contains(&name.chars().next().unwrap()), "{name} goes though {stuck:?} are suspects");
-    }
-    // The old one settles too late: nothing changes.
-    let stale = dying.settle(&settle_all(&held, &Verdict::Delivered), 0).await;
-    assert!(stale.is_err() || stale.unwrap().lost.len() == 2);
-    let first = suspect(&next).await;
-    assert!(was_held(&first.rows[0].delivery.meta.event_id) && first.rows.len() == 1);
 }
 
 /// A relay needs no more rights for it than for any other claim.

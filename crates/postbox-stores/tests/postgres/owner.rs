@@ -17,35 +17,23 @@ use crate::subject::{Shape, Table};
 
 postbox_testkit::owner_suite!(migrated, Table::new(Shape::Migrated));
 
-/// What is different where rows leave the table.
-mod moving {
-    use super::{Shape, Table};
-
-    postbox_testkit::store_suite! { @each Table::new(Shape::Moving) =>
-        owner: hazard_1_an_owner_that_was_taken_over_settles_nothing,
-        owner_window: what_an_owner_has_in_flight_is_publishing,
-        owner_window: hazard_25_a_repeated_settle_does_not_undo_a_replay,
-    }
+// What is different where rows leave the table.
+postbox_testkit::store_suite! { @mod moving, Table::new(Shape::Moving) =>
+    owner: hazard_1_an_owner_that_was_taken_over_settles_nothing,
+    owner_window: what_an_owner_has_in_flight_is_publishing,
+    owner_window: hazard_25_a_repeated_settle_does_not_undo_a_replay,
 }
 
-/// What is different where no session belongs to a relay.
-mod pooled {
-    use super::{Shape, Table};
-
-    postbox_testkit::store_suite! { @each Table::new(Shape::Pooled) =>
-        owner: hazard_1_an_owner_that_was_taken_over_settles_nothing,
-        owner_window: what_an_owner_has_in_flight_is_publishing,
-        owner_window: what_commits_behind_the_reader_is_found,
-    }
+// What is different where no session belongs to a relay.
+postbox_testkit::store_suite! { @mod pooled, Table::new(Shape::Pooled) =>
+    owner: hazard_1_an_owner_that_was_taken_over_settles_nothing,
+    owner_window: what_an_owner_has_in_flight_is_publishing,
+    owner_window: what_commits_behind_the_reader_is_found,
 }
 
-/// What operators see with a relay's grants.
-mod least_privilege {
-    use super::{Shape, Table};
-
-    postbox_testkit::store_suite! { @each Table::new(Shape::Grants) =>
-        owner_window: what_an_owner_has_in_flight_is_publishing,
-    }
+// What operators see with a relay's grants.
+postbox_testkit::store_suite! { @mod least_privilege, Table::new(Shape::Grants) =>
+    owner_window: what_an_owner_has_in_flight_is_publishing,
 }
 
 impl OwnerSubject for Table {

@@ -1,20 +1,15 @@
 //! What only SQLite can show of histories: migrations of a file, and columns of somebody's own.
 
 use postbox_core::{Browse as _, Code, History, Published, Relay, Store as _};
-use postbox_stores::sqlite::migrate::{self, Extras, Format, Ordered};
+use postbox_stores::sqlite::migrate::{self, Extras, Format};
 use postbox_testkit::suite::script::Scripted;
 use postbox_testkit::suite::{Subject as _, enqueue, events, quick};
 
 use crate::subject::Table;
 
-const WITH: Extras = Extras {
-    history: true,
-    ordered: Ordered::AsItIs,
-    wake_trigger: false,
-    tenants: false,
-    inbox: false,
-    idempotency: false,
-};
+fn with_history() -> Extras {
+    Extras { history: true, ..Extras::default() }
+}
 
 async fn up(table: &Table, extras: Extras) -> Vec<String> {
     let mut connection = table.pool.acquire().await.unwrap();
@@ -32,13 +27,13 @@ async fn a_history_is_made_kept_up_printed_and_removed() {
     let (applied, printed) = (Table::new().await, Table::new().await);
     let planned = {
         let mut connection = applied.pool.acquire().await.unwrap();
-        migrate::plan_with(&mut connection, &applied.name, WITH).await.unwrap()
+        migrate::plan_with(&mut connection, &applied.name, with_history()).await.unwrap()
     };
-    let steps = up(&applied, WITH).await;
+    let steps = up(&applied, with_history()).await;
     let wanted = ["+ table org_outbox_history", "+ index org_outbox_history_by_time"];
     assert_eq!(steps[..2], wanted);
     assert_eq!(planned.steps.into_iter().map(|step| step.what).collect::<Vec<_>>(), steps);
-    for extras in [WITH, Extras::default()] {
+    for extras in [with_history(), Extras::default()] {
         assert_eq!(up(&applied, extras).await, [""; 0]);
     }
     // What an earlier version made is brought up, asked for or not.
@@ -51,20 +46,20 @@ async fn a_history_is_made_kept_up_printed_and_removed() {
         .await
         .unwrap();
     assert!(!up(&applied, Extras::default()).await.is_empty());
-    assert_eq!(up(&applied, WITH).await, [""; 0]);
+    assert_eq!(up(&applied, with_history()).await, [""; 0]);
     assert_eq!(applied.number("SELECT count(*) FROM org_outbox_status").await, 0);
-    let sql = migrate::print_up_with(&printed.name, Format::Sql, WITH).unwrap();
+    let sql = migrate::print_up_with(&printed.name, Format::Sql, with_history()).unwrap();
     for _ in 0..2 {
         printed.sql(&sql).await.unwrap();
     }
-    assert_eq!(up(&printed, WITH).await, [""; 0], "nothing is left to do after the printed SQL");
+    assert_eq!(up(&printed, with_history()).await, [""; 0], "nothing is left to do after the printed SQL");
     assert_eq!(shape(&applied).await, shape(&printed).await);
-    let goose = migrate::print_up_with(&printed.name, Format::Goose, WITH).unwrap();
+    let goose = migrate::print_up_with(&printed.name, Format::Goose, with_history()).unwrap();
     assert!(
         goose.split_once("-- +goose Down").unwrap().1.contains("DROP TABLE IF EXISTS \"org_outbox_history\"")
     );
     assert!(!migrate::print_down(&printed.name).unwrap().contains("history"), "only where it is asked for");
-    printed.sql(&migrate::print_down_with(&printed.name, WITH).unwrap()).await.unwrap();
+    printed.sql(&migrate::print_down_with(&printed.name, with_history()).unwrap()).await.unwrap();
     migrate::down(&mut applied.pool.acquire().await.unwrap(), &applied.name, false).await.unwrap();
     for table in [&applied, &printed] {
         let left = "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'org_outbox%'";
@@ -77,7 +72,7 @@ async fn a_table_of_the_historys_name_that_is_none_is_left_alone() {
     let table = Table::new().await;
     table.sql("CREATE TABLE org_outbox_history (note TEXT)").await.unwrap();
     let mut connection = table.pool.acquire().await.unwrap();
-    let error = migrate::up_with(&mut connection, &table.name, WITH, |_| {}).await.unwrap_err();
+    let error = migrate::up_with(&mut connection, &table.name, with_history(), |_| {}).await.unwrap_err();
     assert_eq!(error.code(), Code::TableMismatch);
     assert_eq!(migrate::up(&mut connection, &table.name, |_| {}).await.unwrap().steps, []);
     assert_eq!(table.store_with(false, History::Move).open().await.unwrap_err().code(), Code::TableMismatch);

@@ -37,14 +37,9 @@ impl Calls {
 
 impl CallsSubject for Calls {
     type Calls = SqliteIdempotency;
-    type Sweep = SqliteIdempotency;
 
     fn calls(&self) -> SqliteIdempotency {
         SqliteIdempotency::new(self.0.pool.clone(), self.0.name.clone())
-    }
-
-    fn sweep(&self) -> SqliteIdempotency {
-        self.calls()
     }
 
     fn outbox(&self) -> Outbox {

@@ -4,22 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use postbox_core::store::{ClaimMode, Settlement, Spent, Verdict};
 use postbox_core::{
-    Backoff, Browse as _, Code, DeadLetters as _, Delivery, DispatchError, Dispatcher, EventId, HotPath,
-    Record, Relay, RelayHandle, Settings, Store,
+    Backoff, Browse as _, DeadLetters as _, Delivery, DispatchError, Dispatcher, EventId, HotPath, Record,
+    Relay, RelayHandle, Settings, Store,
 };
 use tokio::sync::watch;
 
 use super::relay::arrived;
 use super::script::{Act, Scripted};
-use super::{PATIENCE, Subject, TOPIC, claim, enqueue, events, published, quick, request, state};
+use super::{PATIENCE, Subject, enqueue, events, published, quick, state};
 use crate::{eventually, skipped};
 
-const BARE: &str = "a bare table cannot remember which sinks have confirmed";
+pub(super) const BARE: &str = "a bare table cannot remember which sinks have confirmed";
 
 /// Starts a relay that sends everything to two sinks.
-fn start<S: Subject>(
+pub(super) fn start<S: Subject>(
     subject: &S,
     a: impl Dispatcher + Clone,
     b: impl Dispatcher + Clone,
@@ -39,7 +38,7 @@ pub(super) fn start_with(
 }
 
 /// The sinks that the row says have confirmed.
-async fn done<S: Subject>(subject: &S, event: EventId) -> Vec<String> {
+pub(super) async fn done<S: Subject>(subject: &S, event: EventId) -> Vec<String> {
     subject.admin().show(event, false).await.unwrap().unwrap().sinks_done.unwrap_or_default()
 }
 
@@ -314,98 +313,4 @@ pub async fn a_hot_event_goes_to_every_sink<S: Subject>(subject: &S) {
         assert_eq!((a.tries(receipt.event_id), b.tries(receipt.event_id)), (1, 2));
     }
     relay.shutdown().await.unwrap();
-}
-
-/// Names in the row mean what the route names today.
-pub async fn sinks_that_are_gone_or_new_are_treated_as_such<S: Subject>(subject: &S) {
-    if !subject.features().full {
-        return skipped(BARE);
-    }
-    let ids = enqueue(subject, events(2)).await;
-    let store = subject.store(false);
-    let rows = claim(&store, 10).await.rows;
-    let done = |row: &postbox_core::store::Claimed, names: &[&str]| Settlement {
-        lease: row.lease.clone(),
-        verdict: Verdict::Release { after: None, reason: None },
-        failure: None,
-        sinks_done: names.iter().map(|name| Arc::from(*name)).collect(),
-    };
-    // Added in two steps, one of them twice.
-    store.settle(&[done(&rows[0], &["b", "gone"]), done(&rows[1], &["gone"])], 0).await.unwrap();
-    // By a relay that has not read on behind them.
-    let store = subject.store(false);
-    let rows = claim(&store, 10).await.rows;
-    assert_eq!(
-        (&rows[0].sinks_done[..], &rows[1].sinks_done[..]),
-        (&["b".into(), "gone".into()][..], &["gone".into()][..])
-    );
-    assert_eq!(rows[0].lease.attempts, 1, "the attempt was given back");
-    store.settle(&[done(&rows[0], &["a", "b"]), done(&rows[1], &["a", "gone"])], 0).await.unwrap();
-    let mut names = self::done(subject, ids[0]).await;
-    names.sort();
-    assert_eq!(names, ["a", "b", "gone"]);
-    // One is complete, the other lacks a sink.
-    let (a, b) = (Scripted::ok(), Scripted::ok());
-    let relay = start(subject, a.clone(), b.clone(), quick());
-    for id in &ids {
-        published(subject, *id).await;
-    }
-    relay.shutdown().await.unwrap();
-    assert_eq!((a.seen().len(), b.arrived()), (0, vec![ids[1]]));
-}
-
-/// What claims and probes leave out.
-pub async fn claims_leave_out_what_only_others_lack<S: Subject>(subject: &S) {
-    if !subject.features().full {
-        return skipped(BARE);
-    }
-    for single_active in [false, true] {
-        let ids = enqueue(subject, events(3)).await;
-        let store = subject.store(single_active);
-        let rows = claim(&store, 10).await.rows;
-        let release = |n: usize, names: &[&str]| Settlement {
-            lease: rows[n].lease.clone(),
-            verdict: Verdict::Release { after: None, reason: None },
-            failure: None,
-            sinks_done: names.iter().map(|name| Arc::from(*name)).collect(),
-        };
-        store.settle(&[release(0, &[]), release(1, &["a"]), release(2, &["b", "a", "c"])], 0).await.unwrap();
-        let spent = |sinks: &[&str]| -> Arc<[Spent]> {
-            Arc::from([Spent { topic: TOPIC, sinks: sinks.iter().map(|name| Arc::from(*name)).collect() }])
-        };
-        store.close().await;
-        // By a relay that has not read on behind any row yet.
-        let claimed = async |mode: ClaimMode, sinks: &[&str]| {
-            let store = subject.store(single_active);
-            let request = postbox_core::store::ClaimRequest { spent: spent(sinks), ..request(mode, 10) };
-            let rows = store.claim(request).await.unwrap().rows;
-            let found: Vec<EventId> = rows.iter().map(|row| row.delivery.meta.event_id).collect();
-            let back = rows.iter().map(|row| {
-                Settlement::new(row.lease.clone(), Verdict::Release { after: None, reason: None })
-            });
-            store.settle(&back.collect::<Vec<_>>(), 0).await.unwrap();
-            store.close().await;
-            found
-        };
-        assert_eq!(claimed(ClaimMode::Waiting, &["a"]).await, [ids[0]]);
-        assert_eq!(claimed(ClaimMode::Waiting, &["a", "b"]).await, [ids[0], ids[1]]);
-        assert_eq!(claimed(ClaimMode::Waiting, &["a", "d"]).await, ids);
-        assert_eq!(claimed(ClaimMode::Probe(Arc::from([TOPIC])), &["b"]).await, [ids[0], ids[1]]);
-        let store = subject.store(single_active);
-        let rows = claim(&store, 10).await.rows;
-        let delivered = rows.iter().map(|row| Settlement::new(row.lease.clone(), Verdict::Delivered));
-        store.settle(&delivered.collect::<Vec<_>>(), 0).await.unwrap();
-        store.close().await;
-    }
-}
-
-/// Where there is no column to remember it, it is refused, with the next step.
-pub async fn a_bare_table_refuses_fan_out<S: Subject>(subject: &S) {
-    if subject.features().full {
-        return skipped("this table can remember which sinks have confirmed");
-    }
-    let relay = Relay::builder(subject.store(true)).sink("a", Scripted::ok()).sink("b", Scripted::ok());
-    let error = relay.route_to_all("**", ["a", "b"]).build().unwrap().run().await.unwrap_err();
-    assert_eq!(error.code(), Code::ColumnMissing);
-    assert!(error.to_string().contains("sinks_done") && error.to_string().contains("migrate up"), "{error}");
 }

@@ -18,14 +18,14 @@ use crate::eventually;
 /// A table of calls under test, empty at the start, beside an empty outbox and a table of effects.
 pub trait CallsSubject: Sync {
     /// The store.
-    type Calls: IdempotencyStore;
-    /// Its cleaners' side.
-    type Sweep: SweepCount;
+    type Calls: IdempotencyStore + SweepCount;
 
     /// The store, as a service has it.
     fn calls(&self) -> Self::Calls;
-    /// The cleaners' side.
-    fn sweep(&self) -> Self::Sweep;
+    /// The store, as its cleaner has it.
+    fn sweep(&self) -> Self::Calls {
+        self.calls()
+    }
     /// The module's outbox.
     fn outbox(&self) -> Outbox;
     /// Whether two transactions can have written at the same time.

@@ -11,6 +11,7 @@ pub mod diagnose;
 pub mod embed;
 pub mod enqueue;
 pub mod fan_out;
+pub mod fan_out_rows;
 pub mod handlers;
 pub mod history;
 pub mod hooks;

@@ -90,9 +90,9 @@ macro_rules! store_suite {
                 fan_out: a_stop_remembers_who_has_confirmed_and_a_crash_loses_nothing,
                 fan_out: many_relays_share_a_table_with_fan_out,
                 fan_out: a_hot_event_goes_to_every_sink,
-                fan_out: sinks_that_are_gone_or_new_are_treated_as_such,
-                fan_out: claims_leave_out_what_only_others_lack,
-                fan_out: a_bare_table_refuses_fan_out,
+                fan_out_rows: sinks_that_are_gone_or_new_are_treated_as_such,
+                fan_out_rows: claims_leave_out_what_only_others_lack,
+                fan_out_rows: a_bare_table_refuses_fan_out,
                 dead_letter: dead_events_go_to_the_dead_letter_route,
                 dead_letter: a_dead_letter_route_that_is_down_is_waited_for,
                 dead_letter: a_replay_takes_a_letter_out_of_flight,
@@ -133,6 +133,12 @@ macro_rules! store_suite {
                 diagnose: two_looks_tell_how_far_delivery_has_come,
             }
             $crate::store_suite! { @order $subject }
+        }
+    };
+    (@mod $name:ident, $subject:expr => $($promises:tt)*) => {
+        mod $name {
+            use super::*;
+            $crate::store_suite! { @each $subject => $($promises)* }
         }
     };
     (@order $subject:expr) => {
@@ -179,52 +185,49 @@ macro_rules! order_suite {
 #[macro_export]
 macro_rules! tenants_suite {
     ($name:ident, $subject:expr) => {
-        mod $name {
-            use super::*;
-            $crate::store_suite! { @each $subject =>
-                tenants: a_claim_takes_some_of_each_tenant,
-                tenants: who_has_a_share_already_is_left_out,
-                tenants: many_tenants_take_turns,
-                tenants: no_tenant_is_last_for_ever,
-                tenants: many_tenants_that_wait_let_the_relay_rest,
-                tenants: expired_leases_hold_up_no_tenant,
-                tenants: who_had_a_share_goes_on_when_it_has_less,
-                tenants: a_large_backlog_delays_no_other_tenant,
-                tenants: a_tenant_that_hangs_holds_up_no_other,
-                tenants: a_relay_for_some_leaves_the_others,
-                tenants: what_tenants_cannot_have_is_refused,
-                claim: two_claimers_never_share_a_row,
-                claim: a_claim_keeps_its_limits,
-                claim: an_expired_lease_is_claimed_again_alone,
-                claim: an_exhausted_row_is_dead_not_a_zombie,
-                claim: excluded_topics_are_left_and_probes_find_them,
-                claim: a_probe_that_finds_nothing_tells_of_suspects,
-                claim: what_commits_behind_the_cursor_is_found,
-                claim: an_undecodable_row_does_not_fail_its_batch,
-                settle: a_stale_settle_changes_nothing,
-                relay: everything_is_delivered_once,
-                relay: failures_back_off_and_die_at_the_limit,
-                relay: poison_holds_up_nobody,
-                relay: undecodable_rows_in_front_are_buried,
-                relay: a_batch_that_panics_runs_again_one_by_one,
-                relay: a_suspect_is_dispatched_alone,
-                relay: run_once_reports_what_it_did,
-                relay: a_stop_releases_what_does_not_finish_uncharged,
-                relay: payloads_in_flight_are_bounded,
-                hot: a_committed_event_is_handled_where_it_was_written,
-                hot: a_full_path_loses_nothing,
-                trouble: an_outage_costs_no_attempt_and_no_other_sink,
-                trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,
-                trouble: one_relay_works_the_other_takes_over,
-                trouble: many_relays_share_a_table,
-                trouble: a_pause_stops_delivery_and_outlives_relays,
-                trouble: leases_are_renewed_while_handlers_run,
-                fan_out: every_sink_gets_every_event_once,
-                fan_out: an_outage_of_one_sink_holds_up_no_other,
-                fan_out: a_slow_sink_does_not_slow_the_other,
-                dead_letter: dead_events_go_to_the_dead_letter_route,
-                dead_letter: dead_events_are_tried_again_by_themselves,
-            }
+        $crate::store_suite! { @mod $name, $subject =>
+            tenants: a_claim_takes_some_of_each_tenant,
+            tenants: who_has_a_share_already_is_left_out,
+            tenants: many_tenants_take_turns,
+            tenants: no_tenant_is_last_for_ever,
+            tenants: many_tenants_that_wait_let_the_relay_rest,
+            tenants: expired_leases_hold_up_no_tenant,
+            tenants: who_had_a_share_goes_on_when_it_has_less,
+            tenants: a_large_backlog_delays_no_other_tenant,
+            tenants: a_tenant_that_hangs_holds_up_no_other,
+            tenants: a_relay_for_some_leaves_the_others,
+            tenants: what_tenants_cannot_have_is_refused,
+            claim: two_claimers_never_share_a_row,
+            claim: a_claim_keeps_its_limits,
+            claim: an_expired_lease_is_claimed_again_alone,
+            claim: an_exhausted_row_is_dead_not_a_zombie,
+            claim: excluded_topics_are_left_and_probes_find_them,
+            claim: a_probe_that_finds_nothing_tells_of_suspects,
+            claim: what_commits_behind_the_cursor_is_found,
+            claim: an_undecodable_row_does_not_fail_its_batch,
+            settle: a_stale_settle_changes_nothing,
+            relay: everything_is_delivered_once,
+            relay: failures_back_off_and_die_at_the_limit,
+            relay: poison_holds_up_nobody,
+            relay: undecodable_rows_in_front_are_buried,
+            relay: a_batch_that_panics_runs_again_one_by_one,
+            relay: a_suspect_is_dispatched_alone,
+            relay: run_once_reports_what_it_did,
+            relay: a_stop_releases_what_does_not_finish_uncharged,
+            relay: payloads_in_flight_are_bounded,
+            hot: a_committed_event_is_handled_where_it_was_written,
+            hot: a_full_path_loses_nothing,
+            trouble: an_outage_costs_no_attempt_and_no_other_sink,
+            trouble: a_sink_that_hangs_in_batches_is_down_not_guilty,
+            trouble: one_relay_works_the_other_takes_over,
+            trouble: many_relays_share_a_table,
+            trouble: a_pause_stops_delivery_and_outlives_relays,
+            trouble: leases_are_renewed_while_handlers_run,
+            fan_out: every_sink_gets_every_event_once,
+            fan_out: an_outage_of_one_sink_holds_up_no_other,
+            fan_out: a_slow_sink_does_not_slow_the_other,
+            dead_letter: dead_events_go_to_the_dead_letter_route,
+            dead_letter: dead_events_are_tried_again_by_themselves,
         }
     };
 }
@@ -234,23 +237,20 @@ macro_rules! tenants_suite {
 #[macro_export]
 macro_rules! owner_suite {
     ($name:ident, $subject:expr) => {
-        mod $name {
-            use super::*;
-            $crate::store_suite! { @each $subject =>
-                owner: a_migrated_table_is_owned_and_a_shared_one_leased,
-                owner: relays_of_different_strategies_refuse_to_start,
-                owner: two_strategies_that_start_at_once_do_not_work_at_once,
-                owner: hazard_1_an_owner_that_was_taken_over_settles_nothing,
-                owner: a_take_over_finds_exactly_what_was_in_flight,
-                owner_window: what_an_owner_has_in_flight_is_publishing,
-                owner_window: what_an_owner_gave_back_is_not_in_flight_for_long,
-                owner_window: a_pause_is_seen_by_every_claim,
-                owner_window: what_commits_behind_the_reader_is_found,
-                owner_window: hazard_25_a_repeated_settle_does_not_undo_a_replay,
-                owner_window: a_journal_whose_reply_was_lost_hands_over_nothing,
-                owner_window: hazard_10_an_owner_whose_sessions_were_killed_repeats_nothing_if_it_comes_back,
-                owner_window: hazard_10_a_take_over_repeats_no_more_than_the_window,
-            }
+        $crate::store_suite! { @mod $name, $subject =>
+            owner: a_migrated_table_is_owned_and_a_shared_one_leased,
+            owner: relays_of_different_strategies_refuse_to_start,
+            owner: two_strategies_that_start_at_once_do_not_work_at_once,
+            owner: hazard_1_an_owner_that_was_taken_over_settles_nothing,
+            owner: a_take_over_finds_exactly_what_was_in_flight,
+            owner_window: what_an_owner_has_in_flight_is_publishing,
+            owner_window: what_an_owner_gave_back_is_not_in_flight_for_long,
+            owner_window: a_pause_is_seen_by_every_claim,
+            owner_window: what_commits_behind_the_reader_is_found,
+            owner_window: hazard_25_a_repeated_settle_does_not_undo_a_replay,
+            owner_window: a_journal_whose_reply_was_lost_hands_over_nothing,
+            owner_window: hazard_10_an_owner_whose_sessions_were_killed_repeats_nothing_if_it_comes_back,
+            owner_window: hazard_10_a_take_over_repeats_no_more_than_the_window,
         }
     };
 }
@@ -260,21 +260,18 @@ macro_rules! owner_suite {
 #[macro_export]
 macro_rules! idempotency_suite {
     ($name:ident, $subject:expr) => {
-        mod $name {
-            use super::*;
-            $crate::store_suite! { @each $subject =>
-                idempotency: of_16_racers_one_runs,
-                idempotency: a_repeat_gets_the_answer,
-                idempotency: another_content_is_a_mismatch,
-                idempotency: after_a_crash_one_of_16_takes_over_and_the_old_one_is_fenced,
-                idempotency: an_extended_lease_is_not_taken_over,
-                idempotency: an_abandoned_call_runs_again,
-                idempotency: effect_event_and_answer_commit_together,
-                idempotency: a_transaction_that_was_fenced_off_has_no_effect,
-                idempotency: a_commit_under_way_is_waited_for,
-                idempotency: of_16_racers_with_a_crash_in_the_middle_the_effect_happens_once,
-                idempotency: the_cleaner_forgets_old_calls_and_none_that_runs,
-            }
+        $crate::store_suite! { @mod $name, $subject =>
+            idempotency: of_16_racers_one_runs,
+            idempotency: a_repeat_gets_the_answer,
+            idempotency: another_content_is_a_mismatch,
+            idempotency: after_a_crash_one_of_16_takes_over_and_the_old_one_is_fenced,
+            idempotency: an_extended_lease_is_not_taken_over,
+            idempotency: an_abandoned_call_runs_again,
+            idempotency: effect_event_and_answer_commit_together,
+            idempotency: a_transaction_that_was_fenced_off_has_no_effect,
+            idempotency: a_commit_under_way_is_waited_for,
+            idempotency: of_16_racers_with_a_crash_in_the_middle_the_effect_happens_once,
+            idempotency: the_cleaner_forgets_old_calls_and_none_that_runs,
         }
     };
 }
