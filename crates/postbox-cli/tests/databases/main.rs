@@ -203,7 +203,7 @@ fn commands_are_about_the_database_that_is_named() {
     ] {
         let done = place.run(args);
         assert_eq!(done.code, 2, "{args:?}: {done:#?}");
-        let says = "error[OUTBOX_CONFIG_MISSING]: this is about one database, and there are 3: orders, billing, local";
+        let says = "error[OUTBOX_CONFIG_MISSING]: this command works on one database, and there are 3: orders, billing, local";
         assert!(
             done.stderr.contains(says) && done.stderr.contains("next: give --database orders"),
             "{done:#?}"

@@ -15,7 +15,7 @@ fn what_cannot_be_is_said() {
     );
     let done = finish(folder.command(&["status", "--table", "public.shop_outbox"]), "");
     assert!(done.code == 2 && done.stderr.contains("next: --table shop_outbox "), "{done:?}");
-    let roles = "SQLite has no roles: who may write the file may write every table";
+    let roles = "SQLite has no roles: whoever may write the file may write every table";
     folder.refuses("migrate up --grants writer=app", 2, "OUTBOX_CONFIG_INVALID", roles);
     folder.refuses("events show 00000000-0000-7000-8000-000000000001", 1, "OUTBOX_EVENT_MISSING", "");
     let mut command = folder.command(&["status", "--table", TABLE]);
