@@ -240,7 +240,7 @@ async fn replay_once(
     if let Some(history) = looked.history.as_ref().filter(|_| !moved.is_empty()) {
         let back = still_so(link, looked, "{{history}}", &moved).await?;
         if !back.is_empty() {
-            // One whose event was enqueued again meanwhile stays: only what has come is link out of the history.
+            // One whose event was enqueued again meanwhile stays: only what has come is taken out of the history.
             let insert =
                 format!("{} FROM {{{{history}}}} AS h WHERE h.sequence IN (<in>)", history.come_back());
             let insert = insert.replacen("INSERT INTO", "INSERT IGNORE INTO", 1);

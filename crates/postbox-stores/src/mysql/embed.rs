@@ -39,7 +39,7 @@ impl PostboxPool<SqlxMySql> for MySqlPool {
     }
 }
 
-/// Events that are handled right after their commit must not be link back by a crash of the server (hazard 33).
+/// Events that are handled right after their commit must not be taken back by a crash of the server (hazard 33).
 async fn expect_durable(pool: &MySqlPool, table: &TableName) -> Result<(), StoreError> {
     let durable = sqlx::query_scalar::<_, bool>(AssertSqlSafe(format!("SELECT {DURABLE}")));
     if durable.fetch_one(pool).await.map_err(classify)? {

@@ -203,7 +203,7 @@ impl Inner {
                 .bind(i64::try_from(ttl.as_secs()).unwrap_or(1).max(1));
             within(OPERATION_LIMIT, idle.execute(&mut link.connection)).await?;
         }
-        // It can be link twice (hazard 7): only if it is not held already.
+        // It can be taken twice (hazard 7): only if it is not held already.
         let lock = sqlx::query_scalar::<_, Option<bool>>(
             "SELECT COALESCE(IS_USED_LOCK(?) = CONNECTION_ID(), FALSE) OR COALESCE(GET_LOCK(?, 0), 0) = 1",
         );

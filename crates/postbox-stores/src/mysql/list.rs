@@ -1,6 +1,6 @@
 //! Lists of events in order of sequence, which is the table's key here: a walk along it needs no other index.
 //!
-//! A walk alone would look at very many events to find a few of one kind far back, so what is rare is link from the
+//! A walk alone would look at very many events to find a few of one kind far back, so what is rare is taken from the
 //! index that holds it apart. Both look at a bounded number of rows, and a list is exact wherever either of them is.
 
 use postbox_core::{

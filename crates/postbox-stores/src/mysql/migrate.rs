@@ -197,7 +197,7 @@ async fn history_steps(
         return Ok(HistoryComing::None);
     };
     if let Err(problem) = found.check() {
-        // Not ours: only whoever wants a history hears that its name is link.
+        // Not ours: only whoever wants a history hears that its name is taken.
         return if wanted { Err(problem) } else { Ok(HistoryComing::None) };
     }
     let coming = coming.iter().filter(|(column, _)| !found.has(column));

@@ -40,7 +40,7 @@ impl Sweep for MySqlAdmin {
             }
             let swept = async {
                 let deleted = sweep(&mut link, looked, request).await?;
-                // All: it may have been link once more for each try.
+                // All: it may have been taken once more for each try.
                 let unlock = sqlx::query("DO RELEASE_ALL_LOCKS()").execute(&mut link.connection);
                 within(OPERATION_LIMIT, unlock).await?;
                 Ok::<_, StoreError>(deleted)
