@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use postbox_core::store::ClaimMode;
 use time::OffsetDateTime;
 use time::macros::datetime;
 
@@ -17,7 +18,7 @@ pub(crate) type Key = (OffsetDateTime, i64);
 pub(crate) const START: Key = (datetime!(0001-01-01 0:00 UTC), i64::MIN);
 
 /// The place in front of this one.
-pub(crate) fn just_before((at, sequence): Key) -> Key {
+fn just_before((at, sequence): Key) -> Key {
     (at, sequence.saturating_sub(1))
 }
 
@@ -64,6 +65,15 @@ impl Cursor {
             (Some(old), Some(new)) => Some(old.min(new)),
             (old, new) => old.or(new),
         };
+    }
+
+    /// Where a claim of this kind looks from, and whether what is in front is looked at, too.
+    pub(crate) fn start_of(&self, mode: &ClaimMode, now: Instant) -> (Key, bool) {
+        match mode {
+            ClaimMode::Waiting => self.next(now),
+            ClaimMode::Suspect => (self.suspect.map_or(START, just_before), false),
+            ClaimMode::Probe(_) => (START, false),
+        }
     }
 
     /// Where to read on, and whether that is the start.

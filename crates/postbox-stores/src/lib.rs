@@ -6,6 +6,8 @@ mod ahead;
 pub mod any;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod audit;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod builder;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod cause;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
@@ -17,6 +19,8 @@ mod cursor;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod cursors;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod gate;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod headers;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod idempotency;
@@ -26,10 +30,14 @@ mod inbox;
 mod keys;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod left_out;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod letters;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod ordered;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod picked;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod plan;
 #[cfg(feature = "postgres")]
@@ -38,6 +46,8 @@ pub mod postgres;
 mod print;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod ranges;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod ring;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod seen;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]

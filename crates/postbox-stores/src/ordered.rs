@@ -2,16 +2,19 @@
 //! that read by sequence; what is known is in `ahead.rs`.
 
 use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use postbox_core::OnDead;
-use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Settlement, Verdict};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Lease, Settlement, Verdict};
+use postbox_core::{OnDead, Order};
+use tokio::sync::Notify;
+use uuid::Uuid;
 
 use crate::ahead::{Ahead, Fate, Wanted};
 use crate::clock::span;
 use crate::left_out::LeftOut;
 use crate::seen::{Row, Seen};
-use crate::sequenced::MAX_WAIT;
+use crate::sequenced::{MAX_WAIT, sequence_of};
 
 /// How many rows are read at a time, and how many one claim reads at most: it has to end, whatever is in front.
 pub(crate) const CHUNK: usize = 500;
@@ -38,6 +41,42 @@ pub(crate) struct Ordered {
     last_cost: Duration,
     /// The less of the last two times: a machine that stood still once says nothing about the table.
     usual_cost: Duration,
+}
+
+/// What became of rows since the last claim.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    fates: Mutex<Vec<(i64, Fate)>>,
+    came: Notify,
+}
+
+impl News {
+    /// Rows were settled, at a time of the database; some of their leases were lost.
+    pub(crate) fn settled(&self, settlements: &[Settlement], lost: &[Uuid], now: i64) {
+        self.tell(settlements.iter().map(|settlement| {
+            let row = settlement.lease.row;
+            (sequence_of(row), if lost.contains(&row) { Fate::Lost } else { fate(settlement, now) })
+        }));
+    }
+
+    /// Nobody knows what became of these.
+    pub(crate) fn lost(&self, leases: &[Lease]) {
+        self.tell(leases.iter().map(|lease| (sequence_of(lease.row), Fate::Lost)));
+    }
+
+    fn tell(&self, fates: impl Iterator<Item = (i64, Fate)>) {
+        self.fates.lock().unwrap_or_else(PoisonError::into_inner).extend(fates);
+        self.came.notify_one();
+    }
+
+    /// Ends when there are some: what was behind a row that is settled now can be claimed.
+    pub(crate) async fn came(&self) {
+        self.came.notified().await;
+    }
+
+    fn take(&self) -> Vec<(i64, Fate)> {
+        std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// One claim under way: what it wants, and what it has chosen.
@@ -100,10 +139,32 @@ impl<'a> Choice<'a> {
 }
 
 impl Ordered {
-    pub(crate) fn new(on_dead: OnDead) -> Self {
+    fn new(on_dead: OnDead) -> Self {
         let (cost, last_cost, usual_cost) = (Duration::ZERO, Duration::MAX, Duration::MAX);
         let (ahead, ended) = (Ahead::new(on_dead), Instant::now());
         Self { ahead, at_end: false, owed: false, ended, cost, last_cost, usual_cost }
+    }
+
+    /// What order asks a relay to remember; nothing where there is none.
+    pub(crate) fn of(order: Order) -> Option<Self> {
+        match order {
+            Order::None => None,
+            Order::Aggregate(on_dead) => Some(Self::new(on_dead)),
+        }
+    }
+
+    /// Takes in what is new, at a time of the database. Before the first look: what it does not show was settled later.
+    pub(crate) fn hear(&mut self, news: &News, now: i64) {
+        for (sequence, fate) in news.take() {
+            self.ahead.settled(sequence, fate, now);
+        }
+    }
+
+    /// Whether what was chosen is leased nobody knows.
+    pub(crate) fn lose(&mut self, choice: &Choice<'_>) {
+        for row in &choice.chosen {
+            self.ahead.settled(row.sequence, Fate::Lost, choice.now);
+        }
     }
 
     /// Chooses rows; answers whether to [`read`](Self::read) on in the table, since there are too few of them.
@@ -212,7 +273,7 @@ impl Ordered {
 }
 
 /// What a settlement means for the row's place in its strand.
-pub(crate) fn fate(settlement: &Settlement, now: i64) -> Fate {
+fn fate(settlement: &Settlement, now: i64) -> Fate {
     let until = |after: Duration| now.saturating_add(span(after).min(MAX_WAIT));
     let (attempts, done) = (i64::from(settlement.lease.attempts), settlement.sinks_done.clone());
     match &settlement.verdict {

@@ -3,6 +3,8 @@
 use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 
+use crate::clock::from_micros;
+use crate::cursor::Key;
 use crate::left_out::Lane;
 
 /// A row that may be claimed.
@@ -15,6 +17,13 @@ pub(crate) struct Candidate {
     /// Its lease ran out.
     pub(crate) suspect: bool,
     pub(crate) bytes: usize,
+}
+
+impl Candidate {
+    /// Its place in the order of claims.
+    pub(crate) fn key(&self) -> Key {
+        (from_micros(self.available_at), self.sequence)
+    }
 }
 
 /// A row that waits, where order is kept.

@@ -1,8 +1,8 @@
 //! How relays make sure that rows are their own, whatever the database.
 
-use std::time::Duration;
-
 use postbox_core::{Code, StoreError, StoreErrorKind};
+
+use crate::builder::Settings;
 
 /// How a relay makes sure that rows are its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,15 +39,25 @@ pub(crate) fn name(owns: bool) -> &'static str {
     if owns { "owner" } else { "lease" }
 }
 
-/// Another relay of the table claims in another way: an owner reads rows that others would lease.
-pub(crate) fn mismatch(table: &str, ttl: Duration, mine: &str, theirs: &str, relay: &str) -> StoreError {
+/// Refuses to start beside relays of the table that claim in another way: an owner reads rows that others would lease. `active` is
+/// how the active relay claims, and its name; `sharing` is one of those that share the table.
+pub(crate) fn check_others(
+    settings: &Settings,
+    owns: bool,
+    active: Option<(String, String)>,
+    sharing: Option<String>,
+) -> Result<(), StoreError> {
+    let mine = name(owns);
+    let (theirs, relay) = match (active, sharing) {
+        (Some((strategy, holder)), _) if strategy != mine => (strategy, holder),
+        (_, Some(relay)) if owns => (name(false).to_owned(), relay),
+        _ => return Ok(()),
+    };
     let message = format!(
-        "{table} is relayed by {relay} with claim = \"{theirs}\", this relay has \"{mine}\"; a relay that died is forgotten after \
+        "{} is relayed by {relay} with claim = \"{theirs}\", this relay has \"{mine}\"; a relay that died is forgotten after \
          {} s",
-        ttl.as_secs()
+        settings.table,
+        settings.leader_ttl.as_secs()
     );
-    StoreError::new(Code::StrategyMismatch, StoreErrorKind::Refused, message)
+    Err(StoreError::new(Code::StrategyMismatch, StoreErrorKind::Refused, message))
 }
-
-/// After how long without a sign of life the active relay loses its place.
-pub(crate) const LEADER_TTL: Duration = Duration::from_secs(15);

@@ -19,6 +19,7 @@ use sqlx::mysql::MySqlConnectOptions;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::SqliteConnectOptions;
 
+use crate::builder::StoreBuilder;
 use crate::mysql::{self, MySqlAdmin, MySqlStore};
 pub use crate::plan::Extras;
 use crate::postgres::{self, PgAdmin, PgStore};
@@ -73,6 +74,15 @@ pub struct StoreSettings {
     pub history: History,
     /// Whose events the relay is for.
     pub tenants: Tenants,
+}
+
+impl StoreSettings {
+    /// Tells a store all that every database knows of.
+    fn tell<O>(self, store: StoreBuilder<O>) -> StoreBuilder<O> {
+        let Self { single_active, name, leader_ttl, strategy: _, order, history, tenants } = self;
+        let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
+        store.order(order).history(history).tenants(tenants)
+    }
 }
 
 impl AnyDatabase {
@@ -281,33 +291,20 @@ impl AnyDatabase {
 
     /// A table for a relay; connects when it is opened.
     pub fn store(&self, table: &TableName, settings: StoreSettings) -> AnyStore {
-        let StoreSettings { single_active, name, leader_ttl, strategy, order, history, tenants } = settings;
+        let strategy = settings.strategy;
         match &self.0 {
             Kind::Postgres { options, direct } => {
-                let mut store = PgStore::builder(options.as_ref().clone(), table.clone())
-                    .single_active(single_active)
-                    .name(name)
-                    .leader_ttl(leader_ttl)
-                    .strategy(strategy)
-                    .order(order)
-                    .history(history)
-                    .tenants(tenants);
-                if let Some(direct) = direct {
-                    store = store.direct(direct.as_ref().clone());
-                }
-                AnyStore::Postgres(store.build())
+                let options = direct.as_ref().unwrap_or(options).as_ref().clone();
+                let store = PgStore::builder(options, table.clone()).strategy(strategy);
+                AnyStore::Postgres(settings.tell(store).build())
             }
             Kind::Sqlite(options) => {
                 let store = SqliteStore::builder(options.as_ref().clone(), table.clone());
-                let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
-                let store = store.order(order).history(history).tenants(tenants);
-                AnyStore::Sqlite(store.build())
+                AnyStore::Sqlite(settings.tell(store).build())
             }
             Kind::MySql(options) => {
-                let store = MySqlStore::builder(options.as_ref().clone(), table.clone());
-                let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
-                let store = store.strategy(strategy).order(order).history(history).tenants(tenants);
-                AnyStore::MySql(store.build())
+                let store = MySqlStore::builder(options.as_ref().clone(), table.clone()).strategy(strategy);
+                AnyStore::MySql(settings.tell(store).build())
             }
         }
     }

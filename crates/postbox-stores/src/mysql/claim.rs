@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing, Token};
-use postbox_core::{Code, Order, StoreError, StoreErrorKind, Topic};
+use postbox_core::{Order, StoreError, Topic};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
@@ -14,12 +14,14 @@ use super::leader::Lead;
 use super::link::OPERATION_LIMIT;
 use super::reading::Reading;
 use super::store::{Inner, Opened};
-use super::tenants::Ring;
 use super::topics::Condition;
 use super::wake::Mark;
-use crate::cursor::{Cursor, Key, START, just_before};
+use crate::cursor::{Cursor, Key};
 use crate::cursors::{self, Others};
+use crate::gate::{no_relay_row, standing};
 use crate::ordered::Ordered;
+use crate::picked::Picked;
+use crate::ring::Ring;
 use crate::seen::Candidate;
 
 /// Where several relays share a table, they look for so many times the rows that they want: others have some of these.
@@ -47,16 +49,12 @@ pub(super) struct ClaimState {
 
 impl ClaimState {
     pub(super) fn new(order: Order) -> Self {
-        let ordered = match order {
-            Order::None => None,
-            Order::Aggregate(on_dead) => Some(Ordered::new(on_dead)),
-        };
         Self {
             lead: None,
             cursor: Cursor::new(),
             others: Others::default(),
             ring: Ring::default(),
-            ordered,
+            ordered: Ordered::of(order),
             lost: Vec::new(),
             reading: None,
             wary: 0,
@@ -74,7 +72,7 @@ impl Inner {
             return Ok(claim);
         }
         state.stop_reading().await;
-        if self.single_active {
+        if self.settings.single_active {
             if state.lead.is_none() {
                 state.lead = self.take_lead(opened, request.poll_interval).await?;
             }
@@ -145,32 +143,22 @@ impl Inner {
 
     /// Whether this relay may work, whether the table is paused, and what tells of commits.
     pub(super) async fn look_at_gate(&self, opened: &Opened) -> Result<(Standing, bool, Mark), StoreError> {
-        let holder = self.single_active.then_some(&self.holder);
+        let holder = self.settings.sole_holder();
         let mut link = self.claims.take().await?;
         let gate = sqlx::query(AssertSqlSafe(opened.statements.gate.as_str()))
             .bind(holder)
             .bind(holder)
             .bind(&opened.key)
             .fetch_optional(&mut link.connection);
-        let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
+        let row =
+            within(OPERATION_LIMIT, gate).await?.ok_or_else(|| no_relay_row(&self.label, &opened.key))?;
         link.keep();
         let read = || -> Result<_, sqlx::Error> {
             self.clock.set(micros(known_time(&row, 2)?));
             let (paused, mine): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
-            let standing = match (mine, paused) {
-                (true, true) => Standing::Paused,
-                (true, false) => Standing::Active,
-                (false, _) => Standing::Standby,
-            };
-            Ok((standing, paused, Mark::read(&row, 3)?))
+            Ok((standing(paused, mine), paused, Mark::read(&row, 3)?))
         };
         read().map_err(classify)
-    }
-
-    pub(super) fn no_relay_row(&self, opened: &Opened) -> StoreError {
-        let message = format!("{} has no row in postbox_relay: run `postbox migrate up` again", opened.key);
-        tracing::error!(table = &*self.label, message);
-        StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message)
     }
 
     /// The place that a look comes to which begins now and finds nothing.
@@ -187,28 +175,18 @@ impl Inner {
         let mut link = self.claims.take().await?;
         let picked =
             if let (ClaimMode::Waiting, Some(by_tenant)) = (&request.mode, &opened.statements.by_tenant) {
-                let looked = state.ring.look(&mut link.connection, by_tenant, request).await?;
-                let mut picked = choose(&looked.rows, request);
+                let looked = by_tenant.look(&mut link.connection, &mut state.ring, request).await?;
+                let mut picked = Picked::of(&looked.rows, request);
                 state.cursor.meet(picked.suspect);
                 picked.more = looked.more || !picked.all_fit;
                 picked
             } else {
-                let shared = if self.single_active { 1 } else { SHARED };
+                let shared = if self.settings.single_active { 1 } else { SHARED };
                 pick(&mut state.cursor, &mut link.connection, opened, request, (shared, self.end())).await?
             };
         link.keep();
         Ok(picked)
     }
-}
-
-/// What a look at the table found.
-struct Picked {
-    chosen: Vec<Candidate>,
-    all_fit: bool,
-    /// The last that was looked at, and the first whose lease ran out.
-    last: Option<Key>,
-    suspect: Option<Key>,
-    more: bool,
 }
 
 async fn pick(
@@ -220,11 +198,7 @@ async fn pick(
 ) -> Result<Picked, StoreError> {
     let asked = Instant::now();
     let statements = &opened.statements;
-    let (from, from_start) = match &request.mode {
-        ClaimMode::Waiting => cursor.next(asked),
-        ClaimMode::Suspect => (just_before(cursor.suspect.unwrap_or(START)), false),
-        ClaimMode::Probe(_) => (START, false),
-    };
+    let (from, from_start) = cursor.start_of(&request.mode, asked);
     let (sql, condition) = match &request.mode {
         ClaimMode::Waiting => {
             (&statements.pick_waiting, Condition::without(&request.exclude, &request.spent))
@@ -244,16 +218,14 @@ async fn pick(
     let found = within(OPERATION_LIMIT, look).await?;
     let found: Vec<Candidate> = found.iter().map(candidate).collect::<Result<_, _>>().map_err(classify)?;
 
-    let mut picked = choose(&found, request);
+    let mut picked = Picked::of(&found, request);
     let full = found.len() >= rows || !picked.all_fit;
     match request.mode {
         ClaimMode::Waiting => {
             cursor.meet(picked.suspect);
             // What is left for others, or for the next claim, is not passed by.
             let last = match picked.chosen.get(request.limit.saturating_sub(1)) {
-                Some(row) if picked.chosen.len() > request.limit => {
-                    Some((from_micros(row.available_at), row.sequence))
-                }
+                Some(row) if picked.chosen.len() > request.limit => Some(row.key()),
                 _ => picked.last,
             };
             cursor.read(from_start, asked, last.or(Some(end)), !full);
@@ -281,29 +253,4 @@ pub(super) fn candidate(row: &MySqlRow) -> Result<Candidate, sqlx::Error> {
 /// A row as an owner has read it.
 pub(super) fn candidate_of((at, sequence): Key, attempts: i32, bytes: usize) -> Candidate {
     Candidate { sequence, available_at: micros(at), attempts: attempts.into(), suspect: false, bytes }
-}
-
-/// Those of the rows that a request wants, as many as fit.
-fn choose(rows: &[Candidate], request: &ClaimRequest) -> Picked {
-    let wants_suspects = request.mode == ClaimMode::Suspect;
-    let chosen = Vec::with_capacity(rows.len());
-    let mut picked = Picked { chosen, all_fit: true, last: None, suspect: None, more: false };
-    let mut bytes = 0_usize;
-    for row in rows {
-        let key = (from_micros(row.available_at), row.sequence);
-        if row.suspect {
-            picked.suspect = Some(picked.suspect.map_or(key, |first| first.min(key)));
-        }
-        if row.suspect == wants_suspects {
-            // One is always allowed.
-            if !picked.chosen.is_empty() && bytes >= request.max_bytes {
-                picked.all_fit = false;
-                break;
-            }
-            bytes = bytes.saturating_add(row.bytes);
-            picked.chosen.push(*row);
-        }
-        picked.last = Some(key);
-    }
-    picked
 }

@@ -15,14 +15,8 @@ impl PostboxPool<SqlxMySql> for MySqlPool {
     type Sweep = MySqlAdmin;
 
     fn store(&self, table: &TableName, settings: &Settings, options: StoreOptions) -> MySqlStore {
-        let StoreOptions { single_active, order, history, tenants } = options;
-        MySqlStore::builder((*self.connect_options()).clone(), table.clone())
-            .single_active(single_active)
-            .order(order)
-            .history(history)
-            .tenants(tenants)
-            .name(&*settings.name)
-            .build()
+        let store = MySqlStore::builder((*self.connect_options()).clone(), table.clone());
+        store.embedded(options, &settings.name).build()
     }
 
     fn sweep(&self, table: &TableName, _: &Settings) -> MySqlAdmin {

@@ -18,6 +18,7 @@ use super::row::text;
 use super::statements::Owners;
 use super::store::{Inner, Opened};
 use super::window::{self, Window};
+use crate::gate::no_relay_row;
 use crate::strategy;
 
 /// The place of the active relay, as this relay holds it.
@@ -47,9 +48,6 @@ impl Lead {
     }
 }
 
-/// The active relay must have missed several ticks before it loses its place.
-const TICKS: u32 = 5;
-
 /// The name of a lock: the server has one list of them for all its databases, and names of 64 characters, in which upper and
 /// lower case are the same.
 pub(super) fn lock_name(what: &str, schema: &str, table: &TableName) -> String {
@@ -71,16 +69,17 @@ impl Inner {
         opened: &Opened,
         poll_interval: Duration,
     ) -> Result<Option<Lead>, StoreError> {
-        let ttl = self.leader_ttl.max(poll_interval.saturating_mul(TICKS));
+        let ttl = self.settings.ttl_for(poll_interval);
         let locked = self.lock(opened, ttl).await?;
         // Looks before it writes: relays that stand by take no locks of rows.
         let mut link = self.claims.take().await?;
         let look = sqlx::query_scalar::<_, Option<bool>>(AssertSqlSafe(opened.statements.may_lead.as_str()))
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(locked)
             .bind(&opened.key)
             .fetch_optional(&mut link.connection);
-        let free = within(OPERATION_LIMIT, look).await?.ok_or_else(|| self.no_relay_row(opened))?;
+        let free =
+            within(OPERATION_LIMIT, look).await?.ok_or_else(|| no_relay_row(&self.label, &opened.key))?;
         link.keep();
         let renewed = Instant::now();
         let taken = if free == Some(true) { self.take_place(opened, locked, ttl).await? } else { None };
@@ -94,7 +93,7 @@ impl Inner {
         }
         tracing::info!(
             table = &*self.label,
-            relay = self.holder,
+            relay = self.settings.holder,
             epoch,
             session = locked,
             left_behind,
@@ -135,12 +134,13 @@ impl Inner {
         let statements = &opened.statements;
         link.begin().await?;
         let place = sqlx::query(AssertSqlSafe(statements.place.as_str()))
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(locked)
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(&opened.key)
             .fetch_optional(&mut link.connection);
-        let place = within(OPERATION_LIMIT, place).await?.ok_or_else(|| self.no_relay_row(opened))?;
+        let place =
+            within(OPERATION_LIMIT, place).await?.ok_or_else(|| no_relay_row(&self.label, &opened.key))?;
         let read = || Ok((place.try_get::<Option<bool>, _>(0)?, place.try_get(1)?, place.try_get(2)?));
         let (free, own, epoch): (Option<bool>, bool, i64) = read().map_err(classify)?;
         if free != Some(true) {
@@ -157,7 +157,7 @@ impl Inner {
         let lead = sqlx::query(AssertSqlSafe(statements.lead.as_str()))
             .bind(next)
             .bind(strategy::name(opened.owns()))
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(locked)
             .bind(span(ttl))
             .bind(&opened.key)
@@ -181,7 +181,7 @@ impl Inner {
             .bind(span(lead.ttl))
             .bind(lead.locked)
             .bind(&opened.key)
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .execute(&mut link.connection);
         // Whether the row is still ours is for the claim to see.
         within(OPERATION_LIMIT, renew).await?;
@@ -242,7 +242,7 @@ impl Inner {
             let mut link = self.settles.take().await?;
             let resign = sqlx::query(AssertSqlSafe(statement.as_str()))
                 .bind(&opened.key)
-                .bind(&self.holder)
+                .bind(&self.settings.holder)
                 .execute(&mut link.connection);
             within(OPERATION_LIMIT, resign).await?;
             link.keep();

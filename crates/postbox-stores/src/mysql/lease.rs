@@ -4,7 +4,6 @@ use futures_util::TryStreamExt as _;
 use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Token};
 use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Row as _};
-use uuid::Uuid;
 
 use super::clock::{known_time, micros, span};
 use super::error::within;
@@ -53,7 +52,7 @@ impl Inner {
         chosen: &[Candidate],
         claim: &mut Claim,
     ) -> Result<(), StoreError> {
-        let (token, mut tries) = (self.token(), Tries::new());
+        let (token, mut tries) = (self.settings.token(), Tries::new());
         let sequences: Vec<i64> = sorted(chosen.iter().map(|row| row.sequence));
         let rows = loop {
             let mut link = self.claims.take().await?;
@@ -85,11 +84,6 @@ impl Inner {
         }
         claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
         Ok(())
-    }
-
-    /// A token for one claim.
-    pub(super) fn token(&self) -> Token {
-        format!("{}/{}", self.holder, Uuid::new_v4().simple()).into()
     }
 
     /// Remembers a claim whose end nobody knows.
@@ -127,7 +121,7 @@ impl Inner {
             ClaimMode::Suspect => &opened.statements.lock_suspect,
             ClaimMode::Waiting | ClaimMode::Probe(_) => &opened.statements.lock_unlocked,
         };
-        let (sql, holder) = (with_list(sql, sequences.len()), self.single_active.then_some(&self.holder));
+        let (sql, holder) = (with_list(sql, sequences.len()), self.settings.sole_holder());
         let query = bind_list(sqlx::query(AssertSqlSafe(sql)), sequences)
             .bind(span(request.lock_ttl))
             .bind(&opened.key)

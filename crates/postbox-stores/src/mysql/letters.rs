@@ -5,7 +5,6 @@ use std::time::Duration;
 use postbox_core::StoreError;
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive};
 use postbox_core::store::{Lease, Standing, Token};
-use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Row as _};
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -17,13 +16,8 @@ use super::list_of::{bind_list, with_list};
 use super::row::{self, COLUMNS};
 use super::store::{Inner, Opened};
 use crate::cursor::START;
-use crate::sequenced::{MAX_WAIT, sequence_of};
-
-/// So many dead rows are looked at by one statement.
-const PAGE: i64 = 500;
-
-/// What may have killed its relay waits for so long at least, and sixty times that at most.
-const SUSPECT_WAIT: Duration = Duration::from_mins(1);
+use crate::letters::{self, PAGE, SUSPECT_WAIT};
+use crate::sequenced::sequence_of;
 
 impl Inner {
     pub(super) async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
@@ -33,7 +27,7 @@ impl Inner {
             return Ok(Vec::new());
         }
         chosen.sort_unstable();
-        let (token, mut tries): (Token, _) = (self.token(), Tries::new());
+        let (token, mut tries): (Token, _) = (self.settings.token(), Tries::new());
         loop {
             let mut link = self.settles.take().await?;
             match self.lease_letters(&mut link, opened, &request, &chosen, &token).await {
@@ -58,18 +52,7 @@ impl Inner {
             .fetch_all(&mut link.connection);
         let found = within(OPERATION_LIMIT, found).await?;
         link.keep();
-        if let Some((sequence, true, _)) = found.first() {
-            return Ok(vec![*sequence]);
-        }
-        let (mut chosen, mut bytes) = (Vec::new(), 0_usize);
-        for (sequence, _, size) in found.into_iter().filter(|(_, suspect, _)| !suspect) {
-            if !chosen.is_empty() && bytes >= request.max_bytes {
-                break;
-            }
-            bytes = bytes.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
-            chosen.push(sequence);
-        }
-        Ok(chosen)
+        Ok(letters::chosen(&found, request.max_bytes))
     }
 
     async fn lease_letters(
@@ -80,7 +63,7 @@ impl Inner {
         chosen: &[i64],
         token: &Token,
     ) -> Result<Vec<Letter>, StoreError> {
-        let holder = self.single_active.then_some(&self.holder);
+        let holder = self.settings.sole_holder();
         link.begin().await?;
         let lock = sqlx::query(AssertSqlSafe(with_list(&opened.statements.lock_letters, chosen.len())));
         let lock =
@@ -95,6 +78,7 @@ impl Inner {
             let lease =
                 sqlx::query(AssertSqlSafe(with_list(&opened.statements.lease_letters, sequences.len())))
                     .bind(span(SUSPECT_WAIT))
+                    // At most.
                     .bind(span(SUSPECT_WAIT * 60))
                     .bind(token.to_string());
             within(OPERATION_LIMIT, bind_list(lease, &sequences).execute(&mut link.connection)).await?;
@@ -117,18 +101,12 @@ impl Inner {
         letters: &[(Lease, LetterVerdict)],
     ) -> Result<Vec<Uuid>, StoreError> {
         let opened = self.opened().await?;
-        let one = |(lease, verdict): &&(Lease, LetterVerdict)| {
-            let wait = match verdict {
-                LetterVerdict::Sent => None,
-                LetterVerdict::Later(after) => Some(span(*after).min(MAX_WAIT)),
-            };
-            json!([sequence_of(lease.row), &*lease.token, wait])
-        };
         let mut sorted: Vec<&(Lease, LetterVerdict)> = letters.iter().collect();
         sorted.sort_unstable_by_key(|(lease, _)| sequence_of(lease.row));
-        let document = sorted.iter().map(one).collect::<Value>().to_string();
         let (held, settle) = (&opened.statements.held_letters, &opened.statements.settle_letters);
-        let lost = self.fenced(held, settle, document, letters.iter().map(|(lease, _)| lease)).await?;
+        let lost = self
+            .fenced(held, settle, letters::verdicts(sorted), letters.iter().map(|(lease, _)| lease))
+            .await?;
         Ok(lost.into_iter().map(|lease| lease.row).collect())
     }
 
@@ -196,7 +174,7 @@ impl Inner {
         request: &Redrive,
         sequences: &[i64],
     ) -> Result<u64, StoreError> {
-        let holder = self.single_active.then_some(&self.holder);
+        let holder = self.settings.sole_holder();
         link.begin().await?;
         let revive = sqlx::query(AssertSqlSafe(with_list(&opened.statements.redrive, sequences.len())));
         let revive = bind_list(revive, sequences)
@@ -209,12 +187,11 @@ impl Inner {
             .execute(&mut link.connection);
         let rows = within(OPERATION_LIMIT, revive).await?.rows_affected();
         if rows > 0 {
-            let what = json!({ "dead_for_seconds": request.after.as_secs_f64(), "at_most": request.most });
             let audit = sqlx::query(AssertSqlSafe(opened.statements.audit.as_str()))
                 .bind(&*request.who)
                 .bind("redrive")
                 .bind(&opened.key)
-                .bind(what.to_string())
+                .bind(letters::described(request))
                 .bind(i64::try_from(rows).unwrap_or(i64::MAX))
                 .execute(&mut link.connection);
             within(OPERATION_LIMIT, audit).await?;

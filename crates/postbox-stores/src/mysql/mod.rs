@@ -85,6 +85,7 @@ mod window;
 use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlConnectOptions;
 
+pub use crate::builder::StoreBuilder;
 pub use admin::MySqlAdmin;
 pub use builder::MySqlStoreBuilder;
 pub use error::classify;

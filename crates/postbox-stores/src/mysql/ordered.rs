@@ -6,7 +6,6 @@
 //! published before it: then nothing can come in between, as long as the writers of an aggregate wait for each other.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use postbox_core::store::{Claim, ClaimRequest, OnDead, Token};
@@ -67,12 +66,6 @@ fn aggregate(row: &MySqlRow, place: usize) -> Result<Option<u64>, sqlx::Error> {
 }
 
 impl Inner {
-    /// Remembers what became of rows, for the next claim.
-    pub(super) fn tell(&self, news: impl Iterator<Item = (i64, Fate)>) {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner).extend(news);
-        self.turned.notify_one();
-    }
-
     pub(super) async fn claim_in_order(
         &self,
         ordered: &mut Ordered,
@@ -81,12 +74,8 @@ impl Inner {
         request: &ClaimRequest,
         claim: &mut Claim,
     ) -> Result<(), StoreError> {
-        // Before the first look: what it does not show was settled later.
-        let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
         let now = self.clock.now();
-        for (sequence, fate) in news {
-            ordered.ahead.settled(sequence, fate, now);
-        }
+        ordered.hear(&self.news, now);
         let mut choice = Choice::new(request, now, |topic| number(topic));
         let chosen = self.choose(ordered, opened, request, &mut choice).await;
         ordered.sum_up(&choice, claim);
@@ -98,10 +87,7 @@ impl Inner {
             Err(error) => Err(error),
         };
         if leased.is_err() {
-            // Whether they are leased nobody knows.
-            for row in &choice.chosen {
-                ordered.ahead.settled(row.sequence, Fate::Lost, now);
-            }
+            ordered.lose(&choice);
         }
         leased
     }
@@ -140,7 +126,7 @@ impl Inner {
         chosen: &[Row],
         claim: &mut Claim,
     ) -> Result<(), StoreError> {
-        let (token, mut tries) = (self.token(), Tries::new());
+        let (token, mut tries) = (self.settings.token(), Tries::new());
         let mut sequences: Vec<i64> = chosen.iter().map(|row| row.sequence).collect();
         sequences.sort_unstable();
         let rows = loop {
@@ -236,7 +222,7 @@ impl Inner {
         had: &HashSet<i64>,
         rows: &[Locked],
     ) -> Result<Vec<(i64, i64)>, StoreError> {
-        let on_dead = match self.order {
+        let on_dead = match self.settings.order {
             Order::Aggregate(on_dead) => on_dead,
             Order::None => OnDead::Skip,
         };

@@ -97,7 +97,7 @@ impl Inner {
                 .bind(&written)
                 .bind(to.map(at))
                 .bind(epoch)
-                .bind(&self.holder)
+                .bind(&self.settings.holder)
                 .bind(epoch)
                 .execute(&mut link.connection);
             match within(OPERATION_LIMIT, journal).await {
@@ -188,7 +188,7 @@ impl Inner {
         let holder = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut link.connection);
         let holder = within(OPERATION_LIMIT, holder).await?;
         let holder = holder.first().map(|row| super::row::text(row, 0)).transpose().map_err(classify)?;
-        Ok(holder.flatten().is_some_and(|holder| holder == self.holder))
+        Ok(holder.flatten().is_some_and(|holder| holder == self.settings.holder))
     }
 
     /// Everything arrived: one or two statements, and their usual answer is a number. None if some rows were not as they had been
@@ -267,7 +267,7 @@ impl Inner {
         let token = first.token.clone();
         let mut link = self.settles.take().await?;
         let mine = sqlx::query_scalar::<_, bool>(AssertSqlSafe(own.is_mine.as_str()))
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(epoch_of(&token))
             .fetch_one(&mut link.connection);
         let mine = within(OPERATION_LIMIT, mine).await?;

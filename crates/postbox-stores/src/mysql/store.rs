@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Tenants};
-use postbox_core::{History, Order, StoreError, TableName};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
+use postbox_core::{Order, StoreError};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
-use tokio::sync::{Mutex, Notify, OnceCell};
+use tokio::sync::{Mutex, OnceCell};
 use uuid::Uuid;
 
 use super::claim::ClaimState;
@@ -28,10 +28,9 @@ use super::strategy;
 use super::version::Server;
 use super::wake::Watch;
 use super::window::{Window, are_there};
-use crate::ahead::Fate;
-use crate::ordered::fate;
+use crate::builder::Settings;
+use crate::ordered::News;
 use crate::sequenced::{claims_of, fence, key_of, sequence_of, verdict};
-use crate::strategy::Strategy;
 use crate::tenants::check as check_tenants;
 
 /// An outbox table in MySQL or MariaDB, for one relay.
@@ -43,7 +42,7 @@ pub struct MySqlStore(pub(super) Arc<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub(super) table: TableName,
+    pub(super) settings: Settings,
     pub(super) label: Arc<str>,
     pub(super) claims: Link,
     pub(super) settles: Link,
@@ -52,20 +51,10 @@ pub(super) struct Inner {
     pub(super) watch: Link,
     /// Holds the lock, and does nothing else.
     pub(super) session: Link,
-    pub(super) single_active: bool,
-    pub(super) strategy: Strategy,
-    pub(super) history: History,
-    /// This incarnation of the relay: never used again.
-    pub(super) holder: String,
-    pub(super) leader_ttl: Duration,
-    pub(super) order: Order,
-    pub(super) tenants: Tenants,
     pub(super) opened: OnceCell<Opened>,
     pub(super) state: Mutex<ClaimState>,
-    /// What became of rows since the last claim, where order is kept.
-    pub(super) news: std::sync::Mutex<Vec<(i64, Fate)>>,
-    /// Something did.
-    pub(super) turned: Notify,
+    /// Where order is kept.
+    pub(super) news: News,
     pub(super) clock: Clock,
     pub(super) seen: Watch,
     /// What an owner has in flight.
@@ -101,23 +90,22 @@ impl Inner {
         let mut link = self.claims.take().await?;
         let connection = &mut link.connection;
         Server::expect(connection).await?;
-        let (schema, table) = locate(connection, &self.table).await?;
+        let (schema, table) = locate(connection, &self.settings.table).await?;
         TableShape::expect(connection, &schema, &table).await?;
         let names = names(connection, &schema, &table).await?;
-        let sent = Sent::look(connection, &schema, &table, self.history).await?;
-        if self.order != Order::None {
+        let sent = Sent::look(connection, &schema, &table, self.settings.history).await?;
+        if self.settings.order != Order::None {
             expect_order(is_ordered(&names), &table)?;
         }
-        if self.tenants.apart() {
+        if self.settings.tenants.apart() {
             let indexed = !names.fill("{{by_tenants_waiting}}").is_empty();
-            check_tenants(&self.tenants, &table, self.order, self.single_active, indexed)?;
+            check_tenants(&self.settings, &table, indexed)?;
         }
         let owners = are_there(connection, &schema).await?;
-        let (single, order) = (self.single_active, self.order);
-        let owns = strategy::owns(self.strategy, &table, owners, single, order, &self.tenants)?;
+        let owns = strategy::owns(&self.settings, &table, owners)?;
         let owned = owns.then(|| table.table());
         let opened = Opened {
-            statements: Statements::new(&names, &sent, &self.tenants, owners, owned),
+            statements: Statements::new(&names, &sent, &self.settings.tenants, owners, owned),
             key: table.table().to_owned(),
             lock: lock_name("relay", &schema, &table),
         };
@@ -159,13 +147,8 @@ impl Inner {
                 lost.iter().map(|lease| lease.row).collect()
             }
         };
-        if self.order != Order::None {
-            let now = self.clock.now();
-            self.tell(settlements.iter().map(|settlement| {
-                let sequence = sequence_of(settlement.lease.row);
-                let lost = lost.contains(&settlement.lease.row);
-                (sequence, if lost { Fate::Lost } else { fate(settlement, now) })
-            }));
+        if self.settings.order != Order::None {
+            self.news.settled(settlements, &lost, self.clock.now());
         }
         Ok(Settled { lost, ..Settled::default() })
     }
@@ -304,11 +287,11 @@ impl Store for MySqlStore {
     }
 
     fn order(&self) -> Order {
-        self.0.order
+        self.0.settings.order
     }
 
     fn fair_tenants(&self) -> bool {
-        self.0.tenants.fair
+        self.0.settings.tenants.fair
     }
 
     async fn open(&self) -> Result<(), StoreError> {
@@ -346,8 +329,8 @@ impl Store for MySqlStore {
 
     fn forget(&self, leases: &[Lease]) {
         self.0.let_go(leases);
-        if self.0.order != Order::None {
-            self.0.tell(leases.iter().map(|lease| (sequence_of(lease.row), Fate::Lost)));
+        if self.0.settings.order != Order::None {
+            self.0.news.lost(leases);
         }
     }
 

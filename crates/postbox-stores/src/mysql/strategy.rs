@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use postbox_core::store::{Order, Tenants};
-use postbox_core::{StoreError, TableName};
+use postbox_core::{Order, StoreError, TableName};
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
 use super::claim::ClaimState;
@@ -12,25 +11,19 @@ use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
 use super::row::text;
 use super::store::{Inner, Opened};
-use crate::strategy::{Strategy, mismatch, name};
+use crate::builder::Settings;
+use crate::strategy::check_others;
 
 /// Whether the relay of such a table owns it.
 ///
 /// # Errors
 /// When it shall and cannot.
-pub(super) fn owns(
-    strategy: Strategy,
-    table: &TableName,
-    owners: bool,
-    single_active: bool,
-    order: Order,
-    tenants: &Tenants,
-) -> Result<bool, StoreError> {
-    let obstacle = if tenants.fair {
+pub(super) fn owns(settings: &Settings, table: &TableName, owners: bool) -> Result<bool, StoreError> {
+    let obstacle = if settings.tenants.fair {
         Some("tenants share it (fair_tenants), and their rows are leased: leave claim at \"auto\"".to_owned())
-    } else if order != Order::None {
+    } else if settings.order != Order::None {
         Some("ordering = \"aggregate\" leases rows on MySQL and MariaDB: leave claim at \"auto\"".to_owned())
-    } else if !single_active {
+    } else if !settings.single_active {
         Some("several relays share it (single_active is off)".to_owned())
     } else if !owners {
         Some(format!(
@@ -39,7 +32,7 @@ pub(super) fn owns(
     } else {
         None
     };
-    strategy.owns(table.table(), obstacle.as_deref())
+    settings.strategy.owns(table.table(), obstacle.as_deref())
 }
 
 impl Inner {
@@ -55,13 +48,7 @@ impl Inner {
             return Ok(());
         };
         let text = |column: usize| text(&row, column).map_err(classify);
-        let (mine, (strategy, holder, shared)) = (name(opened.owns()), (text(0)?, text(1)?, text(2)?));
-        let refused = |theirs: &str, relay: &str| mismatch(&self.label, self.leader_ttl, mine, theirs, relay);
-        match (strategy.zip(holder), shared) {
-            (Some((strategy, holder)), _) if strategy != mine => Err(refused(&strategy, &holder)),
-            (_, Some(relay)) if opened.owns() => Err(refused(name(false), &relay)),
-            _ => Ok(()),
-        }
+        check_others(&self.settings, opened.owns(), text(0)?.zip(text(1)?), text(2)?)
     }
 
     /// Leaves a sign that relays share the table, so that none comes to own it. Renewed like a leader's place.
@@ -70,15 +57,15 @@ impl Inner {
         state: &mut ClaimState,
         opened: &Opened,
     ) -> Result<(), StoreError> {
-        let recent = |shown: Instant| shown.elapsed() < self.leader_ttl / 3;
+        let recent = |shown: Instant| shown.elapsed() < self.settings.leader_ttl / 3;
         let Some(owners) = &opened.statements.owners else { return Ok(()) };
         if state.shown.is_some_and(recent) {
             return Ok(());
         }
         let (now, mut link) = (Instant::now(), self.claims.take().await?);
         let show = sqlx::query(AssertSqlSafe(owners.share.as_str()))
-            .bind(&self.holder)
-            .bind(span(self.leader_ttl))
+            .bind(&self.settings.holder)
+            .bind(span(self.settings.leader_ttl))
             .bind(&opened.key)
             .execute(&mut link.connection);
         within(OPERATION_LIMIT, show).await?;

@@ -1,7 +1,5 @@
 //! ④ Claims tenant by tenant: a relay that is for some of them only, or one that they share.
 
-use std::collections::HashMap;
-
 use postbox_core::store::{ClaimRequest, Crowding, Tenants};
 use postbox_core::{StoreError, TenantId};
 use sqlx::mysql::MySqlRow;
@@ -13,6 +11,7 @@ use super::clock::span;
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
 use super::topics::Condition;
+use crate::ring::{Looked, Ring};
 use crate::seen::Candidate;
 use crate::table::Template;
 
@@ -91,89 +90,42 @@ impl ByTenant {
         }
         Ok(ring)
     }
+
+    /// Looks for some rows of each tenant.
+    pub(super) async fn look(
+        &self,
+        connection: &mut MySqlConnection,
+        ring: &mut Ring,
+        request: &ClaimRequest,
+    ) -> Result<Looked, StoreError> {
+        let limit = request.limit.min(MOST);
+        let tenants = self.ring(connection, &ring.from, limit).await?;
+        let next = match tenants.iter().map(|(tenant, _)| tenant).max() {
+            // The smallest id behind the last one.
+            Some(last) if tenants.len() >= limit => last.as_bytes().iter().copied().chain([0]).collect(),
+            _ => Vec::new(),
+        };
+        let whole = |tenant: &Uuid| {
+            request.crowding.iter().any(|one| matches!(one, Crowding::Whole(id) if id.0 == *tenant))
+        };
+        let due = tenants.into_iter().filter(|(tenant, due)| *due && !whole(tenant));
+        let eligible: Vec<Uuid> = due.map(|(tenant, _)| tenant).collect();
+        if eligible.is_empty() {
+            return Ok(ring.looked_in_vain(next));
+        }
+        let share = (request.limit / eligible.len()).max(1);
+        let mut found: Vec<(Uuid, Candidate)> = Vec::new();
+        for part in eligible.chunks(PART) {
+            pick(connection, self, request, part, share, &mut found).await?;
+        }
+        Ok(ring.looked(next, found, share, request.limit))
+    }
 }
 
 /// Whether a row is for this relay.
 pub(super) fn condition(tenants: &Tenants) -> String {
     let ids: Vec<String> = tenants.only.iter().map(|id| format!("x'{}'", id.0.simple())).collect();
     if ids.is_empty() { "TRUE".to_owned() } else { format!("tenant_id IN ({})", ids.join(", ")) }
-}
-
-/// Where the next claim goes on: at a tenant's id, or at the start.
-#[derive(Debug, Default)]
-pub(super) struct Ring {
-    from: Vec<u8>,
-    /// Whether claims of this round have found anything.
-    found: bool,
-}
-
-/// What a look found.
-pub(super) struct Looked {
-    /// First one of each tenant, then the second, and so on.
-    pub(super) rows: Vec<Candidate>,
-    /// Whether there may be more: of other tenants, or of one that had its share.
-    pub(super) more: bool,
-}
-
-impl Ring {
-    /// Whether the next look begins a round.
-    pub(super) fn is_at_start(&self) -> bool {
-        self.from.is_empty()
-    }
-
-    /// Takes in how far a look has come, and answers whether there may be more: the rest of the round, or, if the round took several
-    /// looks and found something, what has come meanwhile.
-    fn looked(&mut self, next: Vec<u8>, found: bool) -> bool {
-        let began_late = !self.is_at_start();
-        self.from = next;
-        self.found |= found;
-        !self.is_at_start() || (std::mem::take(&mut self.found) && began_late)
-    }
-
-    /// Looks for some rows of each tenant.
-    pub(super) async fn look(
-        &mut self,
-        connection: &mut MySqlConnection,
-        statements: &ByTenant,
-        request: &ClaimRequest,
-    ) -> Result<Looked, StoreError> {
-        let limit = request.limit.min(MOST);
-        let ring = statements.ring(connection, &self.from, limit).await?;
-        let next = match ring.iter().map(|(tenant, _)| tenant).max() {
-            // The smallest id behind the last one.
-            Some(last) if ring.len() >= limit => last.as_bytes().iter().copied().chain([0]).collect(),
-            _ => Vec::new(),
-        };
-        let whole = |tenant: &Uuid| {
-            request.crowding.iter().any(|one| matches!(one, Crowding::Whole(id) if id.0 == *tenant))
-        };
-        let due = ring.into_iter().filter(|(tenant, due)| *due && !whole(tenant)).map(|(tenant, _)| tenant);
-        let eligible: Vec<Uuid> = due.collect();
-        if eligible.is_empty() {
-            return Ok(Looked { rows: Vec::new(), more: self.looked(next, false) });
-        }
-        let share = (request.limit / eligible.len()).max(1);
-        let mut found: Vec<(Uuid, Candidate)> = Vec::new();
-        for part in eligible.chunks(PART) {
-            pick(connection, statements, request, part, share, &mut found).await?;
-        }
-        found.sort_unstable_by_key(|(_, row)| (row.available_at, row.sequence));
-        let (late, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, row)| row.suspect);
-        let mut turns: HashMap<Uuid, usize> = HashMap::new();
-        let turn = |(tenant, row)| {
-            let turn = turns.entry(tenant).or_default();
-            *turn += 1;
-            (*turn, row)
-        };
-        let mut rows: Vec<(usize, Candidate)> = found.into_iter().map(turn).collect();
-        let full = rows.len() > request.limit || turns.values().any(|turns| *turns >= share);
-        let more = self.looked(next, !rows.is_empty()) || full;
-        // Stable: of one turn, the oldest first.
-        rows.sort_by_key(|(turn, _)| *turn);
-        rows.truncate(request.limit);
-        let late = late.into_iter().map(|(_, row)| row);
-        Ok(Looked { rows: rows.into_iter().map(|(_, row)| row).chain(late).collect(), more })
-    }
 }
 
 /// Adds some rows of each of these tenants.

@@ -66,7 +66,7 @@ impl Inner {
                 () = tokio::time::sleep_until(until.min(next)) => {}
                 () = COMMITTED.notified() => {}
                 // What was behind a row that is settled now can be claimed.
-                () = self.turned.notified() => return,
+                () = self.news.came() => return,
             }
             if Instant::now() >= until || !self.seen.active.load(Ordering::Relaxed) {
                 return tokio::time::sleep_until(until).await;

@@ -23,8 +23,9 @@ use super::tenants::Ring;
 use super::turns::Turns;
 use super::unreadable::is_about_data;
 use super::wake::Wake;
-use crate::cursor::{Cursor, Key, START, just_before};
+use crate::cursor::{Cursor, Key, START};
 use crate::cursors::{Others, end};
+use crate::gate::{no_relay_row, standing};
 
 /// Where a claim tenant by tenant says how far it has come.
 const RING: usize = row::FIRST + row::COLUMNS;
@@ -44,7 +45,7 @@ pub(super) struct ClaimState {
     /// When this relay last said that it shares the table.
     pub(super) shown: Option<Instant>,
     /// Tokens of claims whose answer was lost: their rows go back uncharged (hazard 5).
-    pub(super) lost_tokens: Vec<String>,
+    pub(super) lost_tokens: Vec<Token>,
 }
 
 /// Where reading has come to.
@@ -113,7 +114,7 @@ impl Inner {
             state.lead = None;
             self.release_lost(&mut state, &mut link.connection, opened).await?;
         }
-        if self.single_active {
+        if self.settings.single_active {
             if state.lead.is_none() {
                 state.lead = self.take_lead(&mut link.connection, opened, request.poll_interval).await?;
             }
@@ -187,9 +188,10 @@ impl Inner {
         let gate = opened
             .query(&opened.statements.gate)
             .bind(&opened.key)
-            .bind(self.single_active.then_some(&self.holder))
+            .bind(self.settings.sole_holder())
             .fetch_optional(connection);
-        let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
+        let row =
+            within(OPERATION_LIMIT, gate).await?.ok_or_else(|| no_relay_row(&self.label, &opened.key))?;
         let paused = row.try_get(0).map_err(classify)?;
         let standing = standing(paused, row.try_get(1).map_err(classify)?);
         Ok(Claim { standing, paused, ..Claim::default() })
@@ -222,11 +224,7 @@ impl Inner {
     ) -> Result<Claim, StoreError> {
         let asked = Instant::now();
         let statements = &opened.statements;
-        let ((from_at, from_sequence), from_start) = match &request.mode {
-            ClaimMode::Waiting => state.at.cursor.next(asked),
-            ClaimMode::Suspect => (state.at.cursor.suspect.map_or(START, just_before), false),
-            ClaimMode::Probe(_) => (START, false),
-        };
+        let ((from_at, from_sequence), from_start) = state.at.cursor.start_of(&request.mode, asked);
         let by_time = state.by_time_until.is_some_and(|until| asked < until);
         let apart = statements.claims.by_tenant.as_ref();
         let apart = apart.filter(|_| request.mode == ClaimMode::Waiting && !by_time);
@@ -235,9 +233,9 @@ impl Inner {
             ClaimMode::Suspect => (&statements.claims.suspect, &request.exclude),
             ClaimMode::Probe(topics) => (&statements.claims.probe, topics),
         };
-        let token = format!("{}/{}", self.holder, Uuid::new_v4().simple());
+        let token = self.settings.token();
         state.lost_tokens.push(token.clone());
-        let query = opened.query(sql).bind(self.single_active.then_some(&self.holder)).bind(&opened.key);
+        let query = opened.query(sql).bind(self.settings.sole_holder()).bind(&opened.key);
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
         let query = match apart {
             None => query.bind(((from_at, from_sequence) != START).then_some(from_at)).bind(from_sequence),
@@ -250,7 +248,7 @@ impl Inner {
             .bind(limit)
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
-            .bind(token.clone())
+            .bind(token.to_string())
             .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts));
         let query = if apart.is_some() {
             let (whole, parts) = fan::crowding(&request.crowding);
@@ -258,7 +256,6 @@ impl Inner {
         } else {
             query
         };
-        let token: Token = token.into();
         let mut claim = Claim::default();
         // Row by row: a batch of large payloads shall not stand in memory twice.
         let read = async {
@@ -286,7 +283,7 @@ impl Inner {
         if summary.as_ref().is_err_and(|error| error.kind() != StoreErrorKind::Connection) {
             state.lost_tokens.pop();
         }
-        let summary = summary?.ok_or_else(|| self.no_relay_row(opened))?;
+        let summary = summary?.ok_or_else(|| no_relay_row(&self.label, &opened.key))?;
         (claim.standing, claim.paused) = (standing(summary.paused, summary.mine), summary.paused);
         // UPDATE … RETURNING answers in no order.
         claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
@@ -340,26 +337,12 @@ impl Inner {
         }
         while let Some(token) = state.lost_tokens.last() {
             let release =
-                opened.query(&opened.statements.release_token).bind(token).execute(&mut *connection);
+                opened.query(&opened.statements.release_token).bind(&**token).execute(&mut *connection);
             let rows = within(OPERATION_LIMIT, release).await?.rows_affected();
             tracing::info!(table = &*self.label, rows, "released what a lost answer had claimed");
             state.lost_tokens.pop();
         }
         Ok(())
-    }
-
-    pub(super) fn no_relay_row(&self, opened: &Opened) -> StoreError {
-        let message = format!("{} has no row in postbox_relay: run `postbox migrate up` again", opened.key);
-        tracing::error!(table = &*self.label, message);
-        StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message)
-    }
-}
-
-pub(super) fn standing(paused: bool, mine: bool) -> Standing {
-    match (mine, paused) {
-        (false, _) => Standing::Standby,
-        (true, true) => Standing::Paused,
-        (true, false) => Standing::Active,
     }
 }
 

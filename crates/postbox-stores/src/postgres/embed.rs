@@ -16,14 +16,8 @@ impl PostboxPool<SqlxPostgres> for PgPool {
     type Sweep = PgAdmin;
 
     fn store(&self, table: &TableName, settings: &Settings, options: StoreOptions) -> PgStore {
-        let StoreOptions { single_active, order, history, tenants } = options;
-        PgStore::builder((*self.connect_options()).clone(), table.clone())
-            .single_active(single_active)
-            .order(order)
-            .history(history)
-            .tenants(tenants)
-            .name(&*settings.name)
-            .build()
+        let store = PgStore::builder((*self.connect_options()).clone(), table.clone());
+        store.embedded(options, &settings.name).build()
     }
 
     fn sweep(&self, table: &TableName, settings: &Settings) -> PgAdmin {

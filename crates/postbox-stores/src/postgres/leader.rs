@@ -13,7 +13,7 @@ use sqlx::{PgConnection, Row as _};
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
 use super::store::{Inner, Opened};
-use super::strategy;
+use crate::strategy;
 
 /// The place of the active relay, as this relay holds it.
 #[derive(Debug)]
@@ -23,9 +23,6 @@ pub(super) struct Lead {
     /// Which reign this is; 0 where there is no row to count them.
     pub(super) epoch: i64,
 }
-
-/// The active relay must have missed several ticks before it loses its place.
-const TICKS: u32 = 5;
 
 impl Lead {
     /// Whether a third of its time is over.
@@ -42,7 +39,7 @@ impl Inner {
         opened: &Opened,
         poll_interval: Duration,
     ) -> Result<Option<Lead>, StoreError> {
-        let ttl = self.leader_ttl.max(poll_interval * TICKS);
+        let ttl = self.settings.ttl_for(poll_interval);
         if !opened.pooled && !self.lock(connection, opened, ttl).await? {
             return Ok(None);
         }
@@ -53,7 +50,7 @@ impl Inner {
         let row = opened
             .query(&opened.statements.lead)
             .bind(&opened.key)
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(!opened.pooled)
             .bind(ttl.as_secs_f64())
             .bind(strategy::name(opened.owns))
@@ -64,7 +61,13 @@ impl Inner {
         };
         let (epoch, left_behind): (i64, i64) =
             (row.try_get(0).map_err(classify)?, row.try_get(1).map_err(classify)?);
-        tracing::info!(table = &*self.label, relay = self.holder, epoch, left_behind, "active relay");
+        tracing::info!(
+            table = &*self.label,
+            relay = self.settings.holder,
+            epoch,
+            left_behind,
+            "active relay"
+        );
         Ok(Some(Lead { renewed, ttl, epoch }))
     }
 
@@ -83,7 +86,7 @@ impl Inner {
         let renew = opened
             .query(&opened.statements.renew)
             .bind(&opened.key)
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(lead.ttl.as_secs_f64())
             .bind(self.has_nothing_in_flight())
             .execute(connection);
@@ -126,7 +129,7 @@ impl Inner {
     /// Gives back the session lock, after the row: whoever has the lock and finds the row of another takes that one for dead.
     /// The end of the session would give it back too, but when the server gets to it, and not before the next relay asks.
     async fn unlock_at_the_end(&self, opened: &Opened) {
-        if !self.single_active || opened.pooled {
+        if !self.settings.single_active || opened.pooled {
             return;
         }
         // Without a connection there is no lock.
@@ -151,7 +154,7 @@ impl Inner {
         let resign = opened
             .query(if led { &opened.statements.resign } else { &opened.statements.unshare })
             .bind(&opened.key)
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .execute(&mut link.connection);
         let resigned = match within(OPERATION_LIMIT, resign).await {
             Ok(_) => link.keep().await,

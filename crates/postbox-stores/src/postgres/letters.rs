@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::{Lease, Token};
+use postbox_core::store::Lease;
 use postbox_core::{Code, Layout, StoreError, StoreErrorKind};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
@@ -82,11 +82,11 @@ impl Inner {
     pub(super) async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
         let opened = self.opened().await?;
         let Some(Letters { lease: sql, .. }) = &opened.statements.letters else { return Ok(Vec::new()) };
-        let token: Token = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
+        let token = self.settings.token();
         let mut link = self.beside.take().await?;
         let query = opened
             .query(sql)
-            .bind(self.single_active.then_some(&self.holder))
+            .bind(self.settings.sole_holder())
             .bind(&opened.key)
             .bind(request.lock_ttl.as_secs_f64())
             .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
@@ -172,7 +172,7 @@ impl Inner {
             let mut link = self.beside.take().await?;
             let query = opened
                 .query(sql)
-                .bind(self.single_active.then_some(&self.holder))
+                .bind(self.settings.sole_holder())
                 .bind(&opened.key)
                 .bind(request.after.as_secs_f64())
                 .bind(request.most)

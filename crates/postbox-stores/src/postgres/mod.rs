@@ -53,6 +53,7 @@ mod walk;
 mod window;
 mod writing;
 
+pub use crate::builder::StoreBuilder;
 pub use crate::strategy::Strategy;
 pub use admin::PgAdmin;
 pub use builder::PgStoreBuilder;

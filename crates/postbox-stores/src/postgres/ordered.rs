@@ -10,7 +10,7 @@ use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row as _};
 use uuid::Uuid;
 
-use super::claim::{ClaimState, Position, standing};
+use super::claim::{ClaimState, Position};
 use super::error::within;
 use super::facts::FACTS;
 use super::fan::{self, REMAINS};
@@ -21,6 +21,7 @@ use super::schema::TableShape;
 use super::statements;
 use super::store::{Inner, Opened};
 use super::strands::{FIRST_STRAND, HEADS_LOOKED_AT, Round, Seen};
+use crate::gate::{no_relay_row, standing};
 use crate::table::Template;
 
 /// No event has this sequence.
@@ -209,11 +210,11 @@ impl Inner {
             ClaimMode::Suspect => (&claims.suspect, &request.exclude),
             ClaimMode::Probe(topics) => (&claims.probe, topics),
         };
-        let token = format!("{}/{}", self.holder, Uuid::new_v4().simple());
+        let token = self.settings.token();
         state.lost_tokens.push(token.clone());
         let query = opened
             .query(sql)
-            .bind(self.single_active.then_some(&self.holder))
+            .bind(self.settings.sole_holder())
             .bind(&opened.key)
             .bind(from)
             .bind(heads)
@@ -222,15 +223,15 @@ impl Inner {
             .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
-            .bind(token.clone())
+            .bind(token.to_string())
             .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts))
             .bind(HEADS_LOOKED_AT)
             .bind(Round::longest_run(request.limit));
-        let brought = self.bring(connection, query, &token.into(), request).await;
+        let brought = self.bring(connection, query, &token, request).await;
         if brought.as_ref().is_err_and(|error| error.kind() != StoreErrorKind::Connection) {
             state.lost_tokens.pop();
         }
-        let mut brought = brought?.ok_or_else(|| self.no_relay_row(opened))?;
+        let mut brought = brought?.ok_or_else(|| no_relay_row(&self.label, &opened.key))?;
         self.go_on(&mut state.at, request, &mut brought, (asked, from, heads));
         Ok(brought.claim)
     }
@@ -316,7 +317,7 @@ impl Inner {
                 let others = events + claim.returned.len() < usize::try_from(summary.picked).unwrap_or(0);
                 let (strands, took) = (brought.strands, asked.elapsed());
                 claim.more = at.round.read(Seen { from, last, stopped, events, strands, took });
-                if others && too_large.is_none() && !self.single_active {
+                if others && too_large.is_none() && !self.settings.single_active {
                     claim.more |= at.round.jump(Uuid::new_v4().as_u64_pair().0.cast_signed());
                 }
             }

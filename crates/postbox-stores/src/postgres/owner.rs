@@ -16,7 +16,6 @@ use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row as _};
 use uuid::Uuid;
 
-use super::claim::standing;
 use super::error::{classify, within};
 use super::fan;
 use super::link::OPERATION_LIMIT;
@@ -26,6 +25,7 @@ use super::settling::Verdicts;
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use crate::cursor::{Key, START};
+use crate::gate::standing;
 use crate::keys::Keys;
 
 /// What every token of an owner starts with; the epoch follows.
@@ -188,7 +188,7 @@ impl Inner {
         let journal = opened
             .query(if waits { &own.journal } else { &own.journal_soon })
             .bind(&opened.key)
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(epoch)
             .bind(bounds)
             .bind(from)
@@ -236,7 +236,7 @@ impl Inner {
         let attempts: Vec<i32> = settlements.iter().map(|s| s.lease.attempts).collect();
         let Verdicts { numbers, waits, errors, failures } = Verdicts::of(settlements);
         let query = opened.query(&own.settle).bind(ids).bind(attempts).bind(numbers).bind(waits);
-        let query = query.bind(errors).bind(failures).bind(&opened.key).bind(&self.holder);
+        let query = query.bind(errors).bind(failures).bind(&opened.key).bind(&self.settings.holder);
         query.bind(settlements.first().map_or(-1, |s| epoch(&s.lease))).bind(fan::confirmed(settlements))
     }
 
@@ -259,7 +259,7 @@ impl Inner {
         rows.sort_unstable_by_key(|(id, _)| *id);
         let (ids, places): (Vec<Uuid>, Vec<Option<Place>>) = rows.into_iter().unzip();
         let query = opened.query(&own.settle_delivered).bind(&ids).bind(lease.attempts);
-        let query = query.bind(&opened.key).bind(&self.holder).bind(epoch(lease));
+        let query = query.bind(&opened.key).bind(&self.settings.holder).bind(epoch(lease));
         let query = if opened.pooled { query.bind(place::literal(&places)) } else { query.bind(places) };
         let settled = within(OPERATION_LIMIT, query.execute(&mut *connection)).await?.rows_affected();
         if settled == settlements.len() as u64 {
@@ -283,7 +283,7 @@ impl Inner {
         let mine = opened
             .scalar::<bool>(&own.is_mine)
             .bind(&opened.key)
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(epoch(lease))
             .fetch_one(connection);
         within(OPERATION_LIMIT, mine).await

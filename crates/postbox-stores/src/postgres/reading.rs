@@ -11,11 +11,12 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::beside::{Ahead, Found, MOST, MOST_IN_ORDER, Waiting, read_beside};
-use super::claim::{ClaimState, Position, standing};
+use super::claim::{ClaimState, Position};
 use super::owner::{self, Spot};
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use super::view::Sight;
+use crate::gate::{no_relay_row, standing};
 use crate::ranges::Ranges;
 
 /// What one read found.
@@ -153,7 +154,7 @@ impl Inner {
         let mut suspects = false;
         loop {
             let mut batch = self.read_batch(&mut state.at, connection, reign, request).await?;
-            let (paused, mine) = batch.gate.ok_or_else(|| self.no_relay_row(opened))?;
+            let (paused, mine) = batch.gate.ok_or_else(|| no_relay_row(&self.label, &opened.key))?;
             (batch.claim.standing, batch.claim.paused) = (standing(paused, mine), paused);
             if batch.claim.standing == Standing::Standby {
                 self.dispossessed();

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Tenants};
-use postbox_core::{Code, History, Layout, Order, StoreError, StoreErrorKind, TableName};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
+use postbox_core::{Code, Layout, Order, StoreError, StoreErrorKind};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::{Query, QueryScalar};
 use sqlx::{AssertSqlSafe, FromRow, Postgres};
@@ -29,7 +29,7 @@ use super::statements::Statements;
 use super::strategy;
 use super::tenants;
 use super::wake::Wake;
-use crate::strategy::Strategy;
+use crate::builder::Settings;
 use crate::tenants::check as check_tenants;
 
 /// An outbox table in PostgreSQL, for one relay.
@@ -42,7 +42,7 @@ pub struct PgStore(pub(super) Arc<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub(super) table: TableName,
+    pub(super) settings: Settings,
     pub(super) label: Arc<str>,
     pub(super) claims: Link,
     pub(super) settles: Link,
@@ -50,18 +50,10 @@ pub(super) struct Inner {
     pub(super) beside: Link,
     /// Where an owner writes down what is in flight.
     pub(super) journals: Link,
-    pub(super) single_active: bool,
-    pub(super) strategy: Strategy,
-    pub(super) order: Order,
-    pub(super) history: History,
-    pub(super) tenants: Tenants,
     pub(super) window: std::sync::Mutex<Window>,
     pub(super) durable: Durable,
     /// Something was settled: strands that were in flight may go on.
     pub(super) settled: Notify,
-    /// This incarnation of the relay: never used again.
-    pub(super) holder: String,
-    pub(super) leader_ttl: Duration,
     pub(super) opened: OnceCell<Opened>,
     pub(super) state: Mutex<ClaimState>,
     pub(super) max_attempts: AtomicI32,
@@ -138,7 +130,7 @@ impl Inner {
             let message = format!("the server is version {version}");
             return Err(StoreError::new(Code::DatabaseVersion, StoreErrorKind::Refused, message));
         }
-        let shape = TableShape::expect(&mut settles.connection, &self.table).await?;
+        let shape = TableShape::expect(&mut settles.connection, &self.settings.table).await?;
         let layout = shape.layout();
         if layout == Layout::Bare {
             let missing = shape.missing().join(", ");
@@ -148,7 +140,7 @@ impl Inner {
                 "a bare table: no pause, no dead_at, no owner row; `postbox migrate up` adds them"
             );
         }
-        let ordered = match self.order {
+        let ordered = match self.settings.order {
             Order::None => None,
             Order::Aggregate(on_dead) => {
                 let order = TableOrder::read(&mut settles.connection, &shape).await?;
@@ -162,18 +154,18 @@ impl Inner {
                 Some(OrderedClaims::new(&shape, on_dead))
             }
         };
-        if self.tenants.apart() {
+        if self.settings.tenants.apart() {
             let indexed = tenants::is_indexed(&mut settles.connection, &shape).await?;
-            check_tenants(&self.tenants, &shape.name, self.order, self.single_active, indexed)?;
+            check_tenants(&self.settings, &shape.name, indexed)?;
         }
-        let sent = Sent::look(&mut settles.connection, &shape, self.history).await?;
+        let sent = Sent::look(&mut settles.connection, &shape, self.settings.history).await?;
         settles.keep().await?;
         if pooled {
-            if layout == Layout::Bare && self.single_active {
+            if layout == Layout::Bare && self.settings.single_active {
                 let message = format!(
                     "{0} is reached through a transaction pooler, where no session can hold a lock, and a bare table has no row \
                      for it: set OUTBOX_DIRECT_URL to the database itself, or run `postbox migrate up --table {0}`",
-                    self.table
+                    self.settings.table
                 );
                 return Err(StoreError::new(Code::PoolerUnsupported, StoreErrorKind::Refused, message));
             }
@@ -184,11 +176,11 @@ impl Inner {
         }
         let key = shape.name.to_string();
         let lock = fnv1a(&format!("outbox:{key}"));
-        let owns = strategy::owns(self.strategy, &key, layout, self.single_active, &self.tenants)?;
+        let owns = strategy::owns(&self.settings, &key, layout)?;
         let wake = (!pooled).then(|| Wake::new(self.claims.options().clone(), shape.oid));
         // Whoever leases has no journal, and no connection for one.
         let knows_its_disk = owns && self.knows_its_disk().await?;
-        let statements = Statements::new(&shape, &sent, &self.tenants, pooled, knows_its_disk);
+        let statements = Statements::new(&shape, &sent, &self.settings.tenants, pooled, knows_its_disk);
         let opened = Opened { statements, layout, ordered, owns, pooled, key, lock, wake };
         if layout == Layout::Full {
             let mut link = self.settles.take().await?;
@@ -225,11 +217,11 @@ impl Store for PgStore {
     }
 
     fn order(&self) -> Order {
-        self.0.order
+        self.0.settings.order
     }
 
     fn fair_tenants(&self) -> bool {
-        self.0.tenants.fair
+        self.0.settings.tenants.fair
     }
 
     async fn open(&self) -> Result<(), StoreError> {
@@ -280,7 +272,7 @@ impl Store for PgStore {
         };
         tokio::select! {
             () = rest => {}
-            () = self.0.settled.notified(), if self.0.order != Order::None => {}
+            () = self.0.settled.notified(), if self.0.settings.order != Order::None => {}
         }
     }
 

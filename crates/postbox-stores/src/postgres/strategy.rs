@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use postbox_core::store::Tenants;
 use postbox_core::{Layout, StoreError};
 use sqlx::{PgConnection, Row as _};
 
@@ -10,27 +9,21 @@ use super::claim::ClaimState;
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
 use super::store::{Inner, Opened};
-pub(super) use crate::strategy::name;
-use crate::strategy::{Strategy, mismatch};
+use crate::builder::Settings;
+use crate::strategy::check_others;
 
 /// Whether the relay of such a table owns it.
 ///
 /// # Errors
 /// When it shall and cannot.
-pub(super) fn owns(
-    strategy: Strategy,
-    table: &str,
-    layout: Layout,
-    single_active: bool,
-    tenants: &Tenants,
-) -> Result<bool, StoreError> {
-    let obstacle = match (layout, single_active) {
-        _ if tenants.fair => Some("tenants share it (fair_tenants), and their rows are leased"),
+pub(super) fn owns(settings: &Settings, table: &str, layout: Layout) -> Result<bool, StoreError> {
+    let obstacle = match (layout, settings.single_active) {
+        _ if settings.tenants.fair => Some("tenants share it (fair_tenants), and their rows are leased"),
         (Layout::Bare, _) => Some("it has only the standard columns; `postbox migrate up` adds the others"),
         (Layout::Full, false) => Some("several relays share it (single_active is off)"),
         (Layout::Full, true) => None,
     };
-    strategy.owns(table, obstacle)
+    settings.strategy.owns(table, obstacle)
 }
 
 impl Inner {
@@ -43,16 +36,7 @@ impl Inner {
         let others = opened.query(&opened.statements.others).bind(&opened.key).fetch_optional(connection);
         let Some(row) = within(OPERATION_LIMIT, others).await? else { return Ok(()) };
         let text = |column: usize| row.try_get::<Option<String>, _>(column).map_err(classify);
-        let (mine, (strategy, holder, shared)) = (name(opened.owns), (text(0)?, text(1)?, text(2)?));
-        match (strategy.zip(holder), shared) {
-            (Some((strategy, holder)), _) if strategy != mine => Err(self.mismatch(mine, &strategy, &holder)),
-            (_, Some(relay)) if opened.owns => Err(self.mismatch(mine, name(false), &relay)),
-            _ => Ok(()),
-        }
-    }
-
-    fn mismatch(&self, mine: &str, theirs: &str, relay: &str) -> StoreError {
-        mismatch(&self.label, self.leader_ttl, mine, theirs, relay)
+        check_others(&self.settings, opened.owns, text(0)?.zip(text(1)?), text(2)?)
     }
 
     /// Leaves a sign that relays share the table, so that none comes to own it. Renewed like a leader's place.
@@ -62,7 +46,7 @@ impl Inner {
         connection: &mut PgConnection,
         opened: &Opened,
     ) -> Result<(), StoreError> {
-        let recent = |shown: Instant| shown.elapsed() < self.leader_ttl / 3;
+        let recent = |shown: Instant| shown.elapsed() < self.settings.leader_ttl / 3;
         if opened.layout == Layout::Bare || state.shown.is_some_and(recent) {
             return Ok(());
         }
@@ -70,8 +54,8 @@ impl Inner {
         let show = opened
             .query(&opened.statements.share)
             .bind(&opened.key)
-            .bind(&self.holder)
-            .bind(self.leader_ttl.as_secs_f64())
+            .bind(&self.settings.holder)
+            .bind(self.settings.leader_ttl.as_secs_f64())
             .execute(connection);
         within(OPERATION_LIMIT, show).await?;
         state.shown = Some(now);

@@ -216,7 +216,7 @@ impl Inner {
         };
         let query = opened
             .query(sql)
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(&opened.key)
             .bind((!at_start).then_some(from_at))
             .bind(from_sequence)

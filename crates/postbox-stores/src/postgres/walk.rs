@@ -287,7 +287,7 @@ impl Inner {
             (_, Way::All | Way::One(_)) => (&claims.own_range, &request.exclude),
             (_, Way::Turns(_)) => (&claims.own_strands, &request.exclude),
         };
-        let query = opened.query(sql).bind(&self.holder).bind(&opened.key);
+        let query = opened.query(sql).bind(&self.settings.holder).bind(&opened.key);
         let query = match &walk.way {
             Way::Turns(asked) => query.bind(asked.strands()),
             Way::One(strand) => query.bind(*strand),

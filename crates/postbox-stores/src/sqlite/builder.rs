@@ -1,93 +1,34 @@
-//! What a [`SqliteStore`] can be told.
+//! What a [`SqliteStore`] is built from.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
-use std::time::Duration;
 
-use postbox_core::store::Tenants;
-use postbox_core::{History, Order, TableName};
+use postbox_core::TableName;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
-use tokio::sync::{Mutex, Notify, OnceCell};
-use uuid::Uuid;
+use tokio::sync::{Mutex, OnceCell};
 
 use super::claim::ClaimState;
 use super::link::Link;
 use super::store::{Inner, SqliteStore};
+use crate::builder::StoreBuilder;
+use crate::ordered::News;
 
 /// Builds a [`SqliteStore`].
-#[derive(Debug, Clone)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct SqliteStoreBuilder {
-    options: SqliteConnectOptions,
-    table: TableName,
-    single_active: bool,
-    history: History,
-    name: String,
-    leader_ttl: Duration,
-    order: Order,
-    tenants: Tenants,
-}
+pub type SqliteStoreBuilder = StoreBuilder<SqliteConnectOptions>;
 
 impl SqliteStoreBuilder {
-    /// Whether only one relay works on the table at a time (the default).
-    pub fn single_active(mut self, single: bool) -> Self {
-        self.single_active = single;
-        self
-    }
-
-    /// What becomes of the rows of events that were delivered (they are kept). All relays of a table should do the same.
-    pub fn history(mut self, history: History) -> Self {
-        self.history = history;
-        self
-    }
-
-    /// The relay's name, for people: a host or pod name.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
-        self
-    }
-
-    /// After how long without a sign of life the active relay loses its place, if its process still exists (15 s, and
-    /// at least five times its `poll_interval`, at which signs of life are given).
-    pub fn leader_ttl(mut self, ttl: Duration) -> Self {
-        self.leader_ttl = ttl;
-        self
-    }
-
-    /// In what order events are delivered (none, by default).
-    pub fn order(mut self, order: Order) -> Self {
-        self.order = order;
-        self
-    }
-
-    /// Whose events the relay is for, and whether they share it (everybody's, as they come). Both need the index that `migrate up`
-    /// adds with `--fair-tenants` or `--tenants`; only some needs `single_active(false)`.
-    pub fn tenants(mut self, mut tenants: Tenants) -> Self {
-        tenants.only.sort_unstable();
-        tenants.only.dedup();
-        self.tenants = tenants;
-        self
-    }
-
     /// Makes the store; nothing is opened yet.
     pub fn build(self) -> SqliteStore {
-        let name: String = self.name.chars().filter(|c| !c.is_control()).take(64).collect();
+        let (options, settings) = self.finish();
         SqliteStore(Arc::new(Inner {
-            label: self.table.to_string().into(),
-            table: self.table,
-            reader: Link::new(self.options.clone()),
-            writer: Link::new(self.options),
-            single_active: self.single_active,
-            history: self.history,
-            holder: format!("{name}/{}", Uuid::now_v7().simple()),
-            leader_ttl: self.leader_ttl,
-            order: self.order,
-            tenants: self.tenants,
+            label: settings.table.to_string().into(),
+            reader: Link::new(options.clone()),
+            writer: Link::new(options),
             opened: OnceCell::new(),
-            state: Mutex::new(ClaimState::new(self.order)),
-            news: std::sync::Mutex::default(),
-            turned: Notify::new(),
+            state: Mutex::new(ClaimState::new(settings.order)),
+            news: News::default(),
             seen: AtomicI64::new(0),
+            settings,
         }))
     }
 }
@@ -95,17 +36,7 @@ impl SqliteStoreBuilder {
 impl SqliteStore {
     /// Starts to build a store with its own connections.
     pub fn builder(options: SqliteConnectOptions, table: TableName) -> SqliteStoreBuilder {
-        let name = format!("pid-{}", std::process::id());
-        SqliteStoreBuilder {
-            options,
-            table,
-            single_active: true,
-            order: Order::None,
-            history: History::Keep,
-            name,
-            leader_ttl: Duration::from_secs(15),
-            tenants: Tenants::default(),
-        }
+        StoreBuilder::new(options, table)
     }
 
     /// A store with the defaults, that opens the file that a pool does (but takes no connection from it).

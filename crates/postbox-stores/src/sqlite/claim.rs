@@ -4,19 +4,21 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Spent, Standing};
-use postbox_core::{Code, Order, StoreError, StoreErrorKind, Topic};
+use postbox_core::{Order, StoreError, Topic};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
-use super::clock::{from_micros, micros, now, span};
+use super::clock::{micros, now, span};
 use super::error::{classify, within};
 use super::leader::Lead;
 use super::patience::OPERATION_LIMIT;
 use super::seen::candidate;
 use super::store::{Inner, Opened};
-use super::tenants::Ring;
-use crate::cursor::{Cursor, Key, START, just_before};
+use crate::cursor::{Cursor, START};
+use crate::gate::{no_relay_row, standing};
 use crate::ordered::Ordered;
+use crate::picked::Picked;
+use crate::ring::Ring;
 use crate::seen::Candidate;
 
 /// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
@@ -32,11 +34,7 @@ pub(super) struct ClaimState {
 
 impl ClaimState {
     pub(super) fn new(order: Order) -> Self {
-        let ordered = match order {
-            Order::None => None,
-            Order::Aggregate(on_dead) => Some(Ordered::new(on_dead)),
-        };
-        Self { lead: None, cursor: Cursor::new(), ring: Ring::default(), ordered }
+        Self { lead: None, cursor: Cursor::new(), ring: Ring::default(), ordered: Ordered::of(order) }
     }
 }
 
@@ -44,7 +42,7 @@ impl Inner {
     pub(super) async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
         let opened = self.opened().await?;
         let mut state = self.state.lock().await;
-        if self.single_active {
+        if self.settings.single_active {
             if state.lead.is_none() {
                 state.lead = self.take_lead(opened, request.poll_interval).await?;
             }
@@ -120,24 +118,14 @@ impl Inner {
     ) -> Result<(Standing, bool), StoreError> {
         let gate = sqlx::query(AssertSqlSafe(opened.statements.gate.as_str()))
             .bind(&opened.key)
-            .bind(self.single_active.then_some(&self.holder))
+            .bind(self.settings.sole_holder())
             .bind(now())
             .fetch_optional(connection);
-        let row = within(OPERATION_LIMIT, gate).await?.ok_or_else(|| self.no_relay_row(opened))?;
+        let row =
+            within(OPERATION_LIMIT, gate).await?.ok_or_else(|| no_relay_row(&self.label, &opened.key))?;
         let paused: bool = row.try_get(0).map_err(classify)?;
         let mine: Option<bool> = row.try_get(1).map_err(classify)?;
-        let standing = match (mine, paused) {
-            (Some(true), true) => Standing::Paused,
-            (Some(true), false) => Standing::Active,
-            _ => Standing::Standby,
-        };
-        Ok((standing, paused))
-    }
-
-    pub(super) fn no_relay_row(&self, opened: &Opened) -> StoreError {
-        let message = format!("{} has no row in postbox_relay: run `postbox migrate up` again", opened.key);
-        tracing::error!(table = &*self.label, message);
-        StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message)
+        Ok((standing(paused, mine == Some(true)), paused))
     }
 }
 
@@ -162,16 +150,6 @@ pub(super) fn list(topics: &[Topic], spent: &[Spent]) -> String {
     whole.chain(parts).collect::<Value>().to_string()
 }
 
-/// What a look at the table found.
-struct Picked {
-    chosen: Vec<Candidate>,
-    all_fit: bool,
-    /// The last that was looked at, and the first whose lease ran out.
-    last: Option<Key>,
-    suspect: Option<Key>,
-    more: bool,
-}
-
 async fn pick(
     state: &mut ClaimState,
     connection: &mut SqliteConnection,
@@ -179,19 +157,15 @@ async fn pick(
     request: &ClaimRequest,
 ) -> Result<Picked, StoreError> {
     if let (ClaimMode::Waiting, Some(by_tenant)) = (&request.mode, &opened.statements.by_tenant) {
-        let looked = state.ring.look(connection, by_tenant, request).await?;
-        let mut picked = choose(&looked.rows, request);
+        let looked = by_tenant.look(connection, &mut state.ring, request).await?;
+        let mut picked = Picked::of(&looked.rows, request);
         state.cursor.meet(picked.suspect);
         picked.more = looked.more || !picked.all_fit;
         return Ok(picked);
     }
     let asked = Instant::now();
     let statements = &opened.statements;
-    let (from, from_start) = match &request.mode {
-        ClaimMode::Waiting => state.cursor.next(asked),
-        ClaimMode::Suspect => (just_before(state.cursor.suspect.unwrap_or(START)), false),
-        ClaimMode::Probe(_) => (START, false),
-    };
+    let (from, from_start) = state.cursor.start_of(&request.mode, asked);
     let (sql, topics) = match &request.mode {
         ClaimMode::Waiting => (&statements.pick_waiting, &request.exclude),
         ClaimMode::Suspect => (&statements.pick_suspect, &request.exclude),
@@ -213,7 +187,7 @@ async fn pick(
     // An aggregate promises no order.
     rows.sort_unstable_by_key(|row| (row.available_at, row.sequence));
 
-    let mut picked = choose(&rows, request);
+    let mut picked = Picked::of(&rows, request);
     let full = rows.len() >= request.limit || !picked.all_fit;
     let cursor = &mut state.cursor;
     match request.mode {
@@ -227,29 +201,4 @@ async fn pick(
         ClaimMode::Probe(_) => {}
     }
     Ok(picked)
-}
-
-/// Those of the rows that a request wants, as many as fit.
-fn choose(rows: &[Candidate], request: &ClaimRequest) -> Picked {
-    let wants_suspects = request.mode == ClaimMode::Suspect;
-    let chosen = Vec::with_capacity(rows.len());
-    let mut picked = Picked { chosen, all_fit: true, last: None, suspect: None, more: false };
-    let mut bytes = 0_usize;
-    for row in rows {
-        let key = (from_micros(row.available_at), row.sequence);
-        if row.suspect {
-            picked.suspect = Some(picked.suspect.map_or(key, |first| first.min(key)));
-        }
-        if row.suspect == wants_suspects {
-            // One is always allowed.
-            if !picked.chosen.is_empty() && bytes >= request.max_bytes {
-                picked.all_fit = false;
-                break;
-            }
-            bytes = bytes.saturating_add(row.bytes);
-            picked.chosen.push(*row);
-        }
-        picked.last = Some(key);
-    }
-    picked
 }

@@ -13,14 +13,8 @@ impl PostboxPool<SqlxSqlite> for SqlitePool {
     type Sweep = SqliteAdmin;
 
     fn store(&self, table: &TableName, settings: &Settings, options: StoreOptions) -> SqliteStore {
-        let StoreOptions { single_active, order, history, tenants } = options;
-        SqliteStore::builder((*self.connect_options()).clone(), table.clone())
-            .single_active(single_active)
-            .order(order)
-            .history(history)
-            .tenants(tenants)
-            .name(&*settings.name)
-            .build()
+        let store = SqliteStore::builder((*self.connect_options()).clone(), table.clone());
+        store.embedded(options, &settings.name).build()
     }
 
     fn sweep(&self, table: &TableName, _: &Settings) -> SqliteAdmin {

@@ -14,6 +14,7 @@ use super::clock::{now, span};
 use super::error::{classify, within};
 use super::patience::OPERATION_LIMIT;
 use super::store::{Inner, Opened};
+use crate::gate::no_relay_row;
 
 /// The place of the active relay, as this relay holds it.
 #[derive(Debug)]
@@ -24,9 +25,6 @@ pub(super) struct Lead {
     file: Option<File>,
 }
 
-/// The active relay must have missed several ticks before it loses its place.
-const TICKS: u32 = 5;
-
 impl Inner {
     /// Tries to become the active relay.
     pub(super) async fn take_lead(
@@ -34,18 +32,19 @@ impl Inner {
         opened: &Opened,
         poll_interval: Duration,
     ) -> Result<Option<Lead>, StoreError> {
-        let ttl = self.leader_ttl.max(poll_interval.saturating_mul(TICKS));
+        let ttl = self.settings.ttl_for(poll_interval);
         let file = self.lock_file(opened);
         let session = file.is_some();
         // Looks before it writes: relays that stand by take no locks.
         let mut reader = self.reader.take().await?;
         let look = sqlx::query_scalar::<_, bool>(AssertSqlSafe(opened.statements.may_lead.as_str()))
             .bind(&opened.key)
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(session)
             .bind(now())
             .fetch_optional(&mut reader.connection);
-        let free = within(OPERATION_LIMIT, look).await?.ok_or_else(|| self.no_relay_row(opened))?;
+        let free =
+            within(OPERATION_LIMIT, look).await?.ok_or_else(|| no_relay_row(&self.label, &opened.key))?;
         reader.keep();
         if !free {
             return Ok(None);
@@ -54,7 +53,7 @@ impl Inner {
         let now = now();
         let epoch = sqlx::query_scalar::<_, i64>(AssertSqlSafe(opened.statements.lead.as_str()))
             .bind(&opened.key)
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(session)
             .bind(now)
             .bind(now.saturating_add(span(ttl)))
@@ -63,7 +62,7 @@ impl Inner {
             .map_err(classify)?;
         writer.commit().await?;
         let Some(epoch) = epoch else { return Ok(None) };
-        tracing::info!(table = &*self.label, relay = self.holder, epoch, session, "active relay");
+        tracing::info!(table = &*self.label, relay = self.settings.holder, epoch, session, "active relay");
         Ok(Some(Lead { renewed: Instant::now(), ttl, file }))
     }
 
@@ -83,7 +82,7 @@ impl Inner {
         let mut writer = self.writer.begin().await?;
         sqlx::query(AssertSqlSafe(opened.statements.renew.as_str()))
             .bind(&opened.key)
-            .bind(&self.holder)
+            .bind(&self.settings.holder)
             .bind(lead.file.is_some())
             .bind(now().saturating_add(span(lead.ttl)))
             .execute(&mut writer.connection)
@@ -103,7 +102,7 @@ impl Inner {
             let mut writer = self.writer.begin().await?;
             sqlx::query(AssertSqlSafe(opened.statements.resign.as_str()))
                 .bind(&opened.key)
-                .bind(&self.holder)
+                .bind(&self.settings.holder)
                 .execute(&mut writer.connection)
                 .await
                 .map_err(classify)?;

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 
 use futures_util::TryStreamExt as _;
-use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Token};
+use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest};
 use postbox_core::{Code, EventId, StoreError};
 use sqlx::{AssertSqlSafe, Row as _};
-use uuid::Uuid;
 
 use super::clock::{now, span};
 use super::error::{classify, within};
@@ -51,7 +50,7 @@ impl Inner {
         if rows.is_empty() {
             return Ok(());
         }
-        let token = self.token();
+        let token = self.settings.token();
         // First: what cannot be read must not be leased.
         let contents = self.contents(opened, &rows).await?;
         let (at, leased) = self.lease(opened, request, &rows, &token).await?;
@@ -62,11 +61,6 @@ impl Inner {
         }
         claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
         Ok(())
-    }
-
-    /// A token for one claim.
-    pub(super) fn token(&self) -> Token {
-        format!("{}/{}", self.holder, Uuid::new_v4().simple()).into()
     }
 
     pub(super) async fn contents(
@@ -115,7 +109,7 @@ impl Inner {
                 .bind(request.max_attempts)
                 .bind(token)
                 .bind(&opened.key)
-                .bind(self.single_active.then_some(&self.holder))
+                .bind(self.settings.sole_holder())
                 .bind(alike)
         };
         let mut done = self.writer.execute(lease).await?;
@@ -155,7 +149,7 @@ impl Inner {
             .bind(request.max_attempts)
             .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts))
             .bind(&opened.key)
-            .bind(self.single_active.then_some(&self.holder))
+            .bind(self.settings.sole_holder())
             .fetch_all(&mut writer.connection);
         let dead = dead.await.map_err(classify)?;
         writer.commit().await?;

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::{Lease, Standing, Token};
+use postbox_core::store::{Lease, Standing};
 use postbox_core::{Code, StoreError, StoreErrorKind};
-use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Row as _};
 use uuid::Uuid;
 
@@ -15,13 +14,8 @@ use super::error::{classify, within};
 use super::patience::OPERATION_LIMIT;
 use super::row;
 use super::store::{Inner, Opened};
-use crate::sequenced::{Content, MAX_WAIT, array, sequence_of};
-
-/// So many dead rows are looked at by one statement.
-const PAGE: i64 = 500;
-
-/// What may have killed its relay waits for so long at least.
-const SUSPECT_WAIT: Duration = Duration::from_mins(1);
+use crate::letters::{self, PAGE, SUSPECT_WAIT};
+use crate::sequenced::{Content, array};
 
 impl Inner {
     pub(super) async fn require(&self, wanted: Requirements) -> Result<(), StoreError> {
@@ -45,7 +39,7 @@ impl Inner {
         let sequences = array(chosen.iter().copied());
         // First: what cannot be read must not be leased.
         let contents = self.read_letters(opened, &sequences).await?;
-        let token: Token = format!("{}/{}", self.holder, Uuid::new_v4().simple()).into();
+        let token = self.settings.token();
         let lease = |at: i64| {
             sqlx::query(AssertSqlSafe(opened.statements.lease_letters.as_str()))
                 .bind(at)
@@ -54,7 +48,7 @@ impl Inner {
                 .bind(span(SUSPECT_WAIT))
                 .bind(&*token)
                 .bind(&opened.key)
-                .bind(self.single_active.then_some(&self.holder))
+                .bind(self.settings.sole_holder())
         };
         let mut done = self.writer.execute(lease).await?;
         let which = sqlx::query_as::<_, (i64, i64)>(AssertSqlSafe(opened.statements.leased.as_str()))
@@ -91,18 +85,7 @@ impl Inner {
             .fetch_all(&mut reader.connection);
         let found = within(OPERATION_LIMIT, found).await?;
         reader.keep();
-        if let Some((sequence, true, _)) = found.first() {
-            return Ok(vec![*sequence]);
-        }
-        let (mut chosen, mut bytes) = (Vec::new(), 0_usize);
-        for (sequence, _, size) in found.into_iter().filter(|(_, suspect, _)| !suspect) {
-            if !chosen.is_empty() && bytes >= request.max_bytes {
-                break;
-            }
-            bytes = bytes.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
-            chosen.push(sequence);
-        }
-        Ok(chosen)
+        Ok(letters::chosen(&found, request.max_bytes))
     }
 
     async fn read_letters(
@@ -128,16 +111,8 @@ impl Inner {
         letters: &[(Lease, LetterVerdict)],
     ) -> Result<Vec<Uuid>, StoreError> {
         let opened = self.opened().await?;
-        let one = |(lease, verdict): &(Lease, LetterVerdict)| {
-            let wait = match verdict {
-                LetterVerdict::Sent => None,
-                LetterVerdict::Later(after) => Some(span(*after).min(MAX_WAIT)),
-            };
-            json!([sequence_of(lease.row), &*lease.token, wait])
-        };
-        let document = letters.iter().map(one).collect::<Value>().to_string();
         let leases = letters.iter().map(|(lease, _)| lease);
-        let lost = self.fenced(&opened.statements.settle_letters, document, leases).await?;
+        let lost = self.fenced(&opened.statements.settle_letters, letters::verdicts(letters), leases).await?;
         Ok(lost.into_iter().map(|lease| lease.row).collect())
     }
 
@@ -201,16 +176,15 @@ impl Inner {
             .bind(request.most)
             .bind(dead_since)
             .bind(&opened.key)
-            .bind(self.single_active.then_some(&self.holder));
+            .bind(self.settings.sole_holder());
         let rows = revive.execute(&mut writer.connection).await.map_err(classify)?.rows_affected();
         if rows > 0 {
-            let what = json!({ "dead_for_seconds": request.after.as_secs_f64(), "at_most": request.most });
             sqlx::query(AssertSqlSafe(opened.statements.audit.as_str()))
                 .bind(at)
                 .bind(&*request.who)
                 .bind("redrive")
                 .bind(&opened.key)
-                .bind(what.to_string())
+                .bind(letters::described(request))
                 .bind(i64::try_from(rows).unwrap_or(i64::MAX))
                 .execute(&mut writer.connection)
                 .await

@@ -87,6 +87,7 @@ use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
 use sqlx::{Sqlite, Transaction};
 
+pub use crate::builder::StoreBuilder;
 pub use admin::SqliteAdmin;
 pub use builder::SqliteStoreBuilder;
 pub use error::classify;

@@ -2,7 +2,6 @@
 //! leases what that chose.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
@@ -34,12 +33,6 @@ pub(super) fn expect_order(names: &Template, table: &TableName) -> Result<(), St
 }
 
 impl Inner {
-    /// Remembers what became of rows, for the next claim.
-    pub(super) fn tell(&self, news: impl Iterator<Item = (i64, Fate)>) {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner).extend(news);
-        self.turned.notify_one();
-    }
-
     pub(super) async fn claim_in_order(
         &self,
         ordered: &mut Ordered,
@@ -47,12 +40,8 @@ impl Inner {
         request: &ClaimRequest,
         claim: &mut Claim,
     ) -> Result<(), StoreError> {
-        // Before the first look: what it does not show was settled later.
-        let news = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
         let at = now();
-        for (sequence, fate) in news {
-            ordered.ahead.settled(sequence, fate, at);
-        }
+        ordered.hear(&self.news, at);
         let mut choice = Choice::new(request, at, topic_number);
         let chosen = self.choose(ordered, opened, request, &mut choice).await;
         ordered.sum_up(&choice, claim);
@@ -62,10 +51,7 @@ impl Inner {
             Err(error) => Err(error),
         };
         if taken.is_err() {
-            // Whether they are leased nobody knows.
-            for row in &choice.chosen {
-                ordered.ahead.settled(row.sequence, Fate::Lost, at);
-            }
+            ordered.lose(&choice);
         }
         taken
     }
@@ -122,7 +108,7 @@ impl Inner {
         if rows.is_empty() {
             return Ok(());
         }
-        let (token, candidates) = (self.token(), candidates(&rows));
+        let (token, candidates) = (self.settings.token(), candidates(&rows));
         // First: what cannot be read must not be leased.
         let contents = self.contents(opened, &candidates).await?;
         let (at, leased) = self.lease(opened, request, &candidates, &token).await?;

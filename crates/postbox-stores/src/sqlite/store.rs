@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, Tenants};
-use postbox_core::{History, Order, StoreError, TableName};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
+use postbox_core::{Order, StoreError};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use time::OffsetDateTime;
@@ -24,8 +24,8 @@ use super::link::Link;
 use super::ordered::expect_order;
 use super::schema::{TableShape, in_main, names};
 use super::statements::Statements;
-use crate::ahead::Fate;
-use crate::ordered::fate;
+use crate::builder::Settings;
+use crate::ordered::News;
 use crate::sequenced::{array, claims_of, fence, key_of, sequence_of, verdict};
 use crate::tenants::check as check_tenants;
 
@@ -44,23 +44,14 @@ pub struct SqliteStore(pub(super) Arc<Inner>);
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub(super) table: TableName,
+    pub(super) settings: Settings,
     pub(super) label: Arc<str>,
     pub(super) reader: Link,
     pub(super) writer: Link,
-    pub(super) single_active: bool,
-    pub(super) history: History,
-    /// This incarnation of the relay: never used again.
-    pub(super) holder: String,
-    pub(super) leader_ttl: Duration,
-    pub(super) order: Order,
-    pub(super) tenants: Tenants,
     pub(super) opened: OnceCell<Opened>,
     pub(super) state: Mutex<ClaimState>,
-    /// What became of rows since the last claim, where order is kept.
-    pub(super) news: std::sync::Mutex<Vec<(i64, Fate)>>,
-    /// Something did.
-    pub(super) turned: Notify,
+    /// Where order is kept.
+    pub(super) news: News,
     /// The version of the data that the last claim saw, as the reader counts it.
     pub(super) seen: AtomicI64,
 }
@@ -84,23 +75,23 @@ impl Inner {
 
     /// Looks at the file and the table in it.
     async fn look(&self) -> Result<Opened, StoreError> {
-        let table = in_main(&self.table)?;
+        let table = in_main(&self.settings.table)?;
         let mut reader = self.reader.take().await?;
         let lock_file = format!("{}.postbox-{table}.lock", reader.file().await?);
         let shape = TableShape::expect(&mut reader.connection, &table).await?;
         let names = names(&mut reader.connection, &table).await?;
-        let sent = Sent::look(&mut reader.connection, &table, self.history).await?;
-        if self.order != Order::None {
+        let sent = Sent::look(&mut reader.connection, &table, self.settings.history).await?;
+        if self.settings.order != Order::None {
             expect_order(&names, &table)?;
         }
-        if self.tenants.apart() {
+        if self.settings.tenants.apart() {
             let indexed = !names.fill("{{by_tenants_waiting}}").is_empty();
-            check_tenants(&self.tenants, &table, self.order, self.single_active, indexed)?;
+            check_tenants(&self.settings, &table, indexed)?;
         }
         reader.keep();
         self.writer.expect_writable().await?;
         Ok(Opened {
-            statements: Statements::new(&names, &sent, &self.tenants),
+            statements: Statements::new(&names, &sent, &self.settings.tenants),
             key: table.to_string(),
             lock_file: lock_file.into(),
             redrives: !shape.missing().contains(&"redrives"),
@@ -139,14 +130,8 @@ impl Inner {
             let lost = self.fenced(&opened.statements.settle, document, leases).await?;
             lost.iter().map(|lease| lease.row).collect()
         };
-        if self.order != Order::None {
-            self.tell(settlements.iter().map(|settlement| {
-                let sequence = sequence_of(settlement.lease.row);
-                (
-                    sequence,
-                    if lost.contains(&settlement.lease.row) { Fate::Lost } else { fate(settlement, now()) },
-                )
-            }));
+        if self.settings.order != Order::None {
+            self.news.settled(settlements, &lost, now());
         }
         Ok(Settled { lost, ..Settled::default() })
     }
@@ -232,11 +217,11 @@ impl Store for SqliteStore {
     }
 
     fn order(&self) -> Order {
-        self.0.order
+        self.0.settings.order
     }
 
     fn fair_tenants(&self) -> bool {
-        self.0.tenants.fair
+        self.0.settings.tenants.fair
     }
 
     async fn open(&self) -> Result<(), StoreError> {
@@ -272,8 +257,8 @@ impl Store for SqliteStore {
     }
 
     fn forget(&self, leases: &[Lease]) {
-        if self.0.order != Order::None {
-            self.0.tell(leases.iter().map(|lease| (sequence_of(lease.row), Fate::Lost)));
+        if self.0.settings.order != Order::None {
+            self.0.news.lost(leases);
         }
     }
 
@@ -285,7 +270,7 @@ impl Store for SqliteStore {
                 () = tokio::time::sleep_until(until.min(Instant::now() + LOOK)) => {}
                 () = COMMITTED.notified() => {}
                 // What was behind a row that is settled now can be claimed.
-                () = self.0.turned.notified() => return,
+                () = self.0.news.came() => return,
             }
             if Instant::now() >= until {
                 return;

@@ -1,7 +1,5 @@
 //! ④ Claims tenant by tenant: a relay that is for some of them only, or one that they share.
 
-use std::collections::HashMap;
-
 use postbox_core::StoreError;
 use postbox_core::store::{ClaimRequest, Crowding, Tenants};
 use serde_json::{Value, json};
@@ -12,6 +10,7 @@ use super::clock::{now, span};
 use super::error::within;
 use super::patience::OPERATION_LIMIT;
 use super::seen::candidate;
+use crate::ring::{Looked, Ring};
 use crate::seen::Candidate;
 use crate::table::Template;
 
@@ -65,70 +64,32 @@ impl ByTenant {
             pick: base.fill(include_str!("sql/pick_by_tenant.sql")),
         })
     }
-}
-
-/// Whether a row is for this relay.
-pub(super) fn condition(tenants: &Tenants) -> String {
-    let ids: Vec<String> = tenants.only.iter().map(|id| format!("x'{}'", id.0.simple())).collect();
-    if ids.is_empty() { "1".to_owned() } else { format!("+tenant_id IN ({})", ids.join(", ")) }
-}
-
-/// Where the next claim goes on: at a tenant's id, or at the start.
-#[derive(Debug, Default)]
-pub(super) struct Ring {
-    from: Vec<u8>,
-    /// Whether claims of this round have found anything.
-    found: bool,
-}
-
-/// What a look found.
-pub(super) struct Looked {
-    /// First one of each tenant, then the second, and so on.
-    pub(super) rows: Vec<Candidate>,
-    /// Whether there may be more: of other tenants, or of one that had its share.
-    pub(super) more: bool,
-}
-
-impl Ring {
-    /// Whether the next look begins a round.
-    pub(super) fn is_at_start(&self) -> bool {
-        self.from.is_empty()
-    }
-
-    /// Takes in how far a look has come, and answers whether there may be more: the rest of the round, or, if the round took several
-    /// looks and found something, what has come meanwhile.
-    fn looked(&mut self, next: Vec<u8>, found: bool) -> bool {
-        let began_late = !self.is_at_start();
-        self.from = next;
-        self.found |= found;
-        !self.is_at_start() || (std::mem::take(&mut self.found) && began_late)
-    }
 
     /// Looks for some rows of each tenant.
     pub(super) async fn look(
-        &mut self,
+        &self,
         connection: &mut SqliteConnection,
-        statements: &ByTenant,
+        ring: &mut Ring,
         request: &ClaimRequest,
     ) -> Result<Looked, StoreError> {
         let (now, limit) = (now(), request.limit);
-        let ring = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(statements.ring.as_str()))
+        let look = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(self.ring.as_str()))
             .bind(now)
-            .bind(self.from.as_slice())
+            .bind(ring.from.as_slice())
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .fetch_one(&mut *connection);
-        let ring = within(OPERATION_LIMIT, ring).await?.unwrap_or_default();
-        let ring: Vec<&str> = ring.split(';').filter(|entry| !entry.is_empty()).collect();
-        let last = ring.iter().max().copied().unwrap_or_default();
-        let next = if ring.len() < limit { Vec::new() } else { behind(last) };
+        let tenants = within(OPERATION_LIMIT, look).await?.unwrap_or_default();
+        let tenants: Vec<&str> = tenants.split(';').filter(|entry| !entry.is_empty()).collect();
+        let last = tenants.iter().max().copied().unwrap_or_default();
+        let next = if tenants.len() < limit { Vec::new() } else { behind(last) };
         let (whole, parts) = left_out(&request.crowding);
-        let due = ring.iter().filter_map(|entry| entry.strip_suffix('1'));
+        let due = tenants.iter().filter_map(|entry| entry.strip_suffix('1'));
         let eligible: Vec<&str> = due.filter(|tenant| !whole.iter().any(|one| one == tenant)).collect();
         if eligible.is_empty() {
-            return Ok(Looked { rows: Vec::new(), more: self.looked(next, false) });
+            return Ok(ring.looked_in_vain(next));
         }
         let share = (limit / eligible.len()).max(1);
-        let pick = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(statements.pick.as_str()))
+        let pick = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(self.pick.as_str()))
             .bind(now)
             .bind(json!(eligible).to_string())
             .bind(i64::try_from(share).unwrap_or(i64::MAX))
@@ -138,23 +99,16 @@ impl Ring {
             .fetch_one(connection);
         let answer = within(OPERATION_LIMIT, pick).await?.unwrap_or_default();
         let found = answer.split(';').filter_map(|row| row.split_once(' '));
-        let mut found: Vec<(&str, Candidate)> =
+        let found: Vec<(&str, Candidate)> =
             found.filter_map(|(tenant, row)| Some((tenant, candidate(row)?))).collect();
-        found.sort_unstable_by_key(|(_, row)| (row.available_at, row.sequence));
-        let (late, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, row)| row.suspect);
-        let mut turns: HashMap<&str, usize> = HashMap::new();
-        let turn = |(tenant, row)| {
-            let turn = turns.entry(tenant).or_default();
-            *turn += 1;
-            (*turn, row)
-        };
-        let mut rows: Vec<(usize, Candidate)> = found.into_iter().map(turn).collect();
-        let more = self.looked(next, !rows.is_empty()) || rows.iter().any(|(turn, _)| *turn >= share);
-        rows.sort_by_key(|(turn, _)| *turn);
-        rows.truncate(limit);
-        let late = late.into_iter().map(|(_, row)| row);
-        Ok(Looked { rows: rows.into_iter().map(|(_, row)| row).chain(late).collect(), more })
+        Ok(ring.looked(next, found, share, limit))
     }
+}
+
+/// Whether a row is for this relay.
+pub(super) fn condition(tenants: &Tenants) -> String {
+    let ids: Vec<String> = tenants.only.iter().map(|id| format!("x'{}'", id.0.simple())).collect();
+    if ids.is_empty() { "1".to_owned() } else { format!("+tenant_id IN ({})", ids.join(", ")) }
 }
 
 /// The smallest id behind that of an entry.
