@@ -1,6 +1,6 @@
 //! What the audit log says of a change, the same in every database.
 
-use postbox_core::{EventId, InboxFilter};
+use postbox_core::{EventId, InboxFilter, Published};
 
 /// So many ids are named.
 const SHOWN: usize = 100;
@@ -11,6 +11,14 @@ pub(crate) fn described(events: &[EventId]) -> serde_json::Value {
     match events {
         [only] => serde_json::json!({ "event_id": only }),
         _ => serde_json::json!({ "event_ids": ids, "more": events.len().saturating_sub(SHOWN) }),
+    }
+}
+
+/// Which published events were asked for, likewise.
+pub(crate) fn published(which: &Published) -> serde_json::Value {
+    match which {
+        Published::Events { event_ids } => described(event_ids),
+        Published::Between { .. } => serde_json::json!({ "published": which }),
     }
 }
 

@@ -1,9 +1,12 @@
 //! What dead events died of, where the database has no regular expressions to tell.
 
-use postbox_core::DeadFilter;
+use std::collections::HashMap;
+
+use postbox_core::{DeadCause, DeadFilter};
+use time::OffsetDateTime;
 
 /// An error without what differs from event to event: UUIDs and numbers.
-pub(crate) fn cause_of(error: &str) -> String {
+fn cause_of(error: &str) -> String {
     const HYPHENS: [usize; 4] = [8, 13, 18, 23];
     let is_uuid = |bytes: &[u8]| {
         let right = |(place, byte): (usize, &u8)| {
@@ -34,6 +37,35 @@ pub(crate) fn cause_of(error: &str) -> String {
 /// Whether an error is of the cause that is asked for.
 pub(crate) fn has_cause(filter: &DeadFilter, error: Option<&str>) -> bool {
     filter.cause.as_ref().is_none_or(|cause| *cause == cause_of(error.unwrap_or_default()))
+}
+
+/// So many causes are told of.
+const MOST: usize = 1000;
+
+/// What dead events died of, as they are walked over, the oldest first.
+#[derive(Default)]
+pub(crate) struct Causes(HashMap<(String, String), DeadCause>);
+
+impl Causes {
+    /// Takes in one more event.
+    pub(crate) fn add(&mut self, topic: &str, error: &str, at: OffsetDateTime) {
+        let cause = cause_of(error);
+        let new =
+            || DeadCause { cause: cause.clone(), topic: topic.to_owned(), events: 0, first: at, last: at };
+        let known = self.0.entry((cause.clone(), topic.to_owned())).or_insert_with(new);
+        known.events += 1;
+        known.last = at;
+    }
+
+    /// The most frequent first.
+    pub(crate) fn ranked(self) -> Vec<DeadCause> {
+        let mut causes: Vec<DeadCause> = self.0.into_values().collect();
+        causes.sort_unstable_by(|a, b| {
+            b.events.cmp(&a.events).then_with(|| (&a.cause, &a.topic).cmp(&(&b.cause, &b.topic)))
+        });
+        causes.truncate(MOST);
+        causes
+    }
 }
 
 #[cfg(test)]

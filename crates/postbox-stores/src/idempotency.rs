@@ -1,5 +1,6 @@
 //! What the databases have in common about calls by idempotency key.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use postbox_core::idempotency::{Begun, Call, StoredResponse};
@@ -34,6 +35,21 @@ impl Found {
         }
         (!self.remaining.is_zero()).then_some(Begun::Busy { remaining: self.remaining })
     }
+}
+
+/// The statements about calls.
+#[derive(Debug)]
+pub(crate) struct Statements {
+    /// The table's name, for people.
+    pub(crate) label: String,
+    pub(crate) begin: Arc<str>,
+    pub(crate) look: Arc<str>,
+    pub(crate) take_over: Arc<str>,
+    pub(crate) extend: Arc<str>,
+    pub(crate) finish: Arc<str>,
+    pub(crate) finished: Arc<str>,
+    pub(crate) abandon: Arc<str>,
+    pub(crate) sweep: Arc<str>,
 }
 
 /// The table's name, for people.

@@ -2,6 +2,8 @@
 
 use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 
+use crate::schema::refuse;
+
 /// So many messages are forgotten in one transaction.
 pub(crate) const FORGET_BATCH: u32 = 500;
 
@@ -20,11 +22,18 @@ pub(crate) fn missing(table: &TableName) -> StoreError {
     StoreError::new(Code::InboxMissing, StoreErrorKind::Refused, message)
 }
 
-/// Refuses a table that has problems.
-pub(crate) fn is_no_inbox(name: &str, problems: &[String]) -> Result<(), StoreError> {
-    if problems.is_empty() {
-        return Ok(());
+/// What stands where the inbox of a module would be.
+#[derive(Debug, Clone)]
+pub(crate) struct InboxShape {
+    pub(crate) name: String,
+    pub(crate) problems: Vec<String>,
+    /// Whether its index is there.
+    pub(crate) indexed: bool,
+}
+
+impl InboxShape {
+    /// Whether it is one; another's table of this name is none, and is left alone.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        refuse(format_args!("{} is no inbox", self.name), &self.problems)
     }
-    let message = format!("{name} is no inbox: {}", problems.join("; "));
-    Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
 }

@@ -7,6 +7,8 @@ pub mod any;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod audit;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod browse;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod builder;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod cause;
@@ -19,9 +21,15 @@ mod cursor;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod cursors;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod diagnose;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod error;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod gate;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod headers;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod history;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod idempotency;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
@@ -49,9 +57,15 @@ mod ranges;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod ring;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod row;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod schema;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod seen;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod sequenced;
+#[cfg(any(feature = "sqlite", feature = "mysql"))]
+mod shown;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

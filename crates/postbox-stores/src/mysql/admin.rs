@@ -11,14 +11,14 @@ use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use super::clause::Clause;
-use super::clock::time;
 use super::error::{classify, within};
-use super::history::HistoryShape;
+use super::history;
 use super::link::{Link, OPERATION_LIMIT, Taken, Tries};
 use super::list_of::{bind_list, with_list};
-use super::row::text;
 use super::schema::{TableShape, locate, names};
 use super::version::Server;
+use crate::history::HistoryShape;
+use crate::shown;
 use crate::table::Template;
 
 /// Counts stop here.
@@ -218,7 +218,7 @@ impl Inner {
                 let (schema, table) = locate(connection, &self.table).await?;
                 TableShape::expect(connection, &schema, &table).await?;
                 let template = names(connection, &schema, &table).await?;
-                let history = HistoryShape::find(connection, &schema, &table).await.map_err(classify)?;
+                let history = history::find(connection, &schema, &table).await.map_err(classify)?;
                 link.keep();
                 Ok(Looked { key: table.table().to_owned(), schema, template, history })
             })
@@ -321,16 +321,6 @@ impl Inspect for MySqlAdmin {
         );
         let rows = self.0.rows(&Clause::new(sql).with(&*looked.key)).await?;
         let Some(row) = rows.first() else { return Ok(TableRelay::default()) };
-        let read = || -> Result<TableRelay, sqlx::Error> {
-            Ok(TableRelay {
-                leader: text(row, 0)?,
-                epoch: row.try_get(1)?,
-                strategy: text(row, 2)?,
-                paused_at: time(row, 3)?,
-                paused_by: text(row, 4)?,
-                paused_reason: text(row, 5)?,
-            })
-        };
-        read().map_err(classify)
+        shown::relay(row).map_err(classify)
     }
 }

@@ -10,12 +10,12 @@ use sqlx::mysql::MySqlRow;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::clock::known_time;
 use super::error::classify;
 use super::owner;
 use super::reading::{ATTEMPTS, AVAILABLE_AT, BYTES, Batch, LOCKED, Limits};
 use super::store::Inner;
 use crate::cursor::{Cursor, Key};
+use crate::row::Cells as _;
 
 /// What was read ahead is not used when it is older than this.
 const FRESH: Duration = Duration::from_millis(500);
@@ -107,7 +107,7 @@ fn extent_if_all_go(rows: &[MySqlRow], limits: Limits) -> Result<Option<(usize, 
         }
         bytes += stored;
     }
-    Ok(Some((bytes, (known_time(last, AVAILABLE_AT)?, last.try_get(0)?))))
+    Ok(Some((bytes, (last.known_time(AVAILABLE_AT)?, last.try_get(0)?))))
 }
 
 /// Reads on beside the claims, and answers where it has come to. Does not keep the store alive: whoever drops it waits for nobody.

@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 
-use postbox_core::{
-    Browse, Content, EventDetail, EventId, EventStatus, Json, ListRequest, Page, Published, StoreError,
-};
+use postbox_core::{Browse, EventDetail, EventId, EventStatus, ListRequest, Page, Published, StoreError};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Row as _};
 use time::{OffsetDateTime, PrimitiveDateTime};
@@ -12,14 +10,17 @@ use uuid::Uuid;
 
 use super::admin::{Change, Looked, MySqlAdmin, audit, count};
 use super::clause::{Clause, among};
-use super::clock::{at, known_time, time};
+use super::clock::at;
 use super::dead::{DISCARD, REVIVE, dead_ones, revive};
 use super::error::{classify, within};
+use super::history;
 use super::link::{OPERATION_LIMIT, Taken, Tries};
 use super::list::{self, STATUS, fill};
 use super::list_of::{bind_list, with_list};
-use super::row::{text, uuid};
-use crate::audit::described;
+use crate::audit::{described, published};
+use crate::browse::{others, page};
+use crate::row::{Cells as _, Times as _};
+use crate::shown;
 
 /// What a replay does to a published row beyond what it does to a dead one.
 const AGAIN: &str = ", published_at = NULL, sinks_done = NULL";
@@ -30,45 +31,6 @@ const LATEST: &str =
 
 fn ids(events: &[EventId]) -> Vec<Uuid> {
     events.iter().map(|event| event.0).collect()
-}
-
-/// JSON as the table has it. The table does not check it: what is none is shown as a text.
-fn json(row: &MySqlRow, place: usize) -> Result<Option<Json>, sqlx::Error> {
-    let read = |text: String| {
-        Json::from_text(text.as_str())
-            .or_else(|_| Json::from_value(&text))
-            .unwrap_or_else(|_| Json::trusted("null"))
-    };
-    Ok(text(row, place)?.map(read))
-}
-
-fn detail(row: &MySqlRow, with_content: bool) -> Result<EventDetail, sqlx::Error> {
-    let content = if with_content {
-        Some(Content {
-            payload: json(row, 26)?.unwrap_or_else(|| Json::trusted("null")),
-            payload_raw: row.try_get(27)?,
-            metadata: json(row, 28)?,
-        })
-    } else {
-        None
-    };
-    Ok(EventDetail {
-        summary: list::summary(row)?,
-        locked_at: time(row, 13)?,
-        headers: json(row, 14)?,
-        occurred_at: time(row, 15)?,
-        schema_id: text(row, 16)?,
-        schema_version: row.try_get(17)?,
-        routing_key: text(row, 18)?,
-        traceparent: text(row, 19)?,
-        tracestate: text(row, 20)?,
-        locked_by: text(row, 21)?,
-        dlq_at: time(row, 22)?,
-        content_type: text(row, 23)?,
-        attempts_log: json(row, 24)?,
-        sinks_done: text(row, 25)?.and_then(|done| serde_json::from_str(&done).ok()),
-        content,
-    })
 }
 
 /// Which published rows are meant.
@@ -133,8 +95,8 @@ impl MySqlAdmin {
         clause.sql = looked.template.fill(&clause.sql);
         let rows = self.0.rows(&clause).await?;
         let read = |row: &MySqlRow| -> Result<Chosen, sqlx::Error> {
-            let event = EventId(uuid(row, 1).unwrap_or_default());
-            Ok((row.try_get(0)?, event, at(known_time(row, 2)?), row.try_get(3)?))
+            let event = shown::event_id(row, 1);
+            Ok((row.try_get(0)?, event, at(row.known_time(2)?), row.try_get(3)?))
         };
         rows.iter().map(read).collect::<Result<_, _>>().map_err(classify)
     }
@@ -189,7 +151,7 @@ impl MySqlAdmin {
         }
         clause.sql = looked.template.fill(&clause.sql);
         let rows = self.0.rows(&clause).await?;
-        let read = |row: &MySqlRow| Ok((EventId(row.try_get(0)?), list::status(row, 1)?));
+        let read = |row: &MySqlRow| Ok((EventId(row.try_get(0)?), shown::status(row, 1)?));
         rows.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(classify)
     }
 }
@@ -212,7 +174,7 @@ async fn still_so(
     let rows = bind_list(lock, &sequences).fetch_all(&mut link.connection);
     let mut found = HashSet::new();
     for row in within(OPERATION_LIMIT, rows).await? {
-        let read = || Ok((row.try_get::<i64, _>(0)?, time(&row, 1)?.map(at)));
+        let read = || Ok((row.try_get::<i64, _>(0)?, row.time(1)?.map(at)));
         found.insert(read().map_err(classify)?);
     }
     let so = chosen.iter().filter(|row| found.contains(&(row.0, Some(row.2))));
@@ -241,8 +203,10 @@ async fn replay_once(
         let back = still_so(link, looked, "{{history}}", &moved).await?;
         if !back.is_empty() {
             // One whose event was enqueued again meanwhile stays: only what has come is taken out of the history.
-            let insert =
-                format!("{} FROM {{{{history}}}} AS h WHERE h.sequence IN (<in>)", history.come_back());
+            let insert = format!(
+                "{} FROM {{{{history}}}} AS h WHERE h.sequence IN (<in>)",
+                history::come_back(history)
+            );
             let insert = insert.replacen("INSERT INTO", "INSERT IGNORE INTO", 1);
             run(link, looked.template.fill(&insert), &back).await?;
             let there = "SELECT sequence FROM {{table}} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>)";
@@ -269,17 +233,13 @@ async fn replay_once(
 impl Browse for MySqlAdmin {
     async fn now(&self) -> Result<OffsetDateTime, StoreError> {
         let row = self.0.row(&Clause::new("SELECT UTC_TIMESTAMP(6)")).await?;
-        known_time(&row, 0).map_err(classify)
+        row.known_time(0).map_err(classify)
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Page, StoreError> {
         let looked = self.0.looked().await?;
-        let (mut events, bounded) = list::list(self, looked, request).await?;
-        let limit = request.limit as usize;
-        let more = events.len() > limit;
-        events.truncate(limit);
-        let next = events.last().filter(|_| more).map(|event| event.sequence);
-        Ok(Page { events, next, bounded })
+        let (events, bounded) = list::list(self, looked, request).await?;
+        Ok(page(events, request.limit, bounded))
     }
 
     async fn show(&self, event: EventId, with_content: bool) -> Result<Option<EventDetail>, StoreError> {
@@ -299,7 +259,7 @@ impl Browse for MySqlAdmin {
                 format!("{sql} {{{{history}}}} WHERE event_id = ? ORDER BY published_at DESC LIMIT 1");
             row = self.0.rows(&Clause::new(fill(looked, &moved)).with(event.0)).await?.pop();
         }
-        row.map(|row| detail(&row, with_content)).transpose().map_err(classify)
+        row.map(|row| shown::detail(&row, with_content)).transpose().map_err(classify)
     }
 
     async fn statuses(&self, events: &[EventId]) -> Result<Vec<(EventId, EventStatus)>, StoreError> {
@@ -309,8 +269,7 @@ impl Browse for MySqlAdmin {
         }
         // There is no index for it. Who asks mostly asks about what was just published.
         let mut found = self.find_statuses(looked, Some(LATEST), events).await?;
-        let known: HashSet<EventId> = found.iter().map(|(event, _)| *event).collect();
-        let rest: Vec<EventId> = events.iter().filter(|event| !known.contains(event)).copied().collect();
+        let rest = others(events, &found);
         if !rest.is_empty() {
             found.extend(self.find_statuses(looked, Some("{{history}}"), &rest).await?);
         }
@@ -336,10 +295,7 @@ impl Browse for MySqlAdmin {
         who: &str,
     ) -> Result<Vec<EventId>, StoreError> {
         let looked = self.0.looked().await?;
-        let what = match which {
-            Published::Events { event_ids } => described(event_ids),
-            Published::Between { .. } => serde_json::json!({ "published": which }),
-        };
+        let what = published(which);
         loop {
             let chosen = self.choose(looked, which, limit).await?;
             if chosen.is_empty() {

@@ -8,7 +8,7 @@ use postbox_core::{Order, StoreError, Topic};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
-use super::clock::{at, from_micros, known_time, micros, span};
+use super::clock::{at, from_micros, micros, span};
 use super::error::{classify, within};
 use super::leader::Lead;
 use super::link::OPERATION_LIMIT;
@@ -22,6 +22,7 @@ use crate::gate::{no_relay_row, standing};
 use crate::ordered::Ordered;
 use crate::picked::Picked;
 use crate::ring::Ring;
+use crate::row::Times as _;
 use crate::seen::Candidate;
 
 /// Where several relays share a table, they look for so many times the rows that they want: others have some of these.
@@ -154,7 +155,7 @@ impl Inner {
             within(OPERATION_LIMIT, gate).await?.ok_or_else(|| no_relay_row(&self.label, &opened.key))?;
         link.keep();
         let read = || -> Result<_, sqlx::Error> {
-            self.clock.set(micros(known_time(&row, 2)?));
+            self.clock.set(row.micros(2)?);
             let (paused, mine): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
             Ok((standing(paused, mine), paused, Mark::read(&row, 3)?))
         };
@@ -243,7 +244,7 @@ async fn pick(
 pub(super) fn candidate(row: &MySqlRow) -> Result<Candidate, sqlx::Error> {
     Ok(Candidate {
         sequence: row.try_get(0)?,
-        available_at: micros(known_time(row, 1)?),
+        available_at: row.micros(1)?,
         attempts: row.try_get::<i32, _>(2)?.into(),
         suspect: row.try_get(3)?,
         bytes: usize::try_from(row.try_get::<i64, _>(4)?).unwrap_or(usize::MAX),

@@ -10,6 +10,7 @@ use time::macros::datetime;
 use time::{OffsetDateTime, PrimitiveDateTime, UtcOffset};
 
 pub(super) use crate::clock::{from_micros, micros, span};
+use crate::row::{Cells as _, Times};
 
 /// What the database's clock said, and when that was.
 #[derive(Debug, Default)]
@@ -38,18 +39,19 @@ pub(super) fn at(time: OffsetDateTime) -> PrimitiveDateTime {
     PrimitiveDateTime::new(time.date(), time.time())
 }
 
-/// A time, if there is one. What is none (a year zero that an old server let in) becomes 1970.
-pub(super) fn time(row: &MySqlRow, place: usize) -> Result<Option<OffsetDateTime>, sqlx::Error> {
-    match row.try_get::<Option<PrimitiveDateTime>, _>(place) {
-        Ok(at) => Ok(at.map(PrimitiveDateTime::assume_utc)),
-        Err(sqlx::Error::ColumnDecode { .. }) => Ok(Some(OffsetDateTime::UNIX_EPOCH)),
-        Err(error) => Err(error),
+impl Times for MySqlRow {
+    /// What is none (a year zero that an old server let in) becomes 1970.
+    fn time(&self, place: usize) -> Result<Option<OffsetDateTime>, sqlx::Error> {
+        match self.try_get::<Option<PrimitiveDateTime>, _>(place) {
+            Ok(at) => Ok(at.map(PrimitiveDateTime::assume_utc)),
+            Err(sqlx::Error::ColumnDecode { .. }) => Ok(Some(OffsetDateTime::UNIX_EPOCH)),
+            Err(error) => Err(error),
+        }
     }
-}
 
-/// A time that is always there.
-pub(super) fn known_time(row: &MySqlRow, place: usize) -> Result<OffsetDateTime, sqlx::Error> {
-    Ok(time(row, place)?.unwrap_or(OffsetDateTime::UNIX_EPOCH))
+    fn micros(&self, place: usize) -> Result<i64, sqlx::Error> {
+        Ok(micros(self.known_time(place)?))
+    }
 }
 
 #[cfg(test)]

@@ -1,18 +1,17 @@
 //! Dead events: found by filter, grouped by cause, replayed or discarded, every change audited.
 
-use std::collections::HashMap;
-
 use futures_util::TryStreamExt as _;
-use postbox_core::{DeadCause, DeadEvent, DeadFilter, DeadLetters, EventId, StoreError, TenantId};
+use postbox_core::{DeadCause, DeadEvent, DeadFilter, DeadLetters, EventId, StoreError};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
 use super::admin::{Change, Looked, MySqlAdmin, count};
 use super::clause::{Clause, among};
-use super::clock::{known_time, span};
+use super::clock::span;
 use super::error::classify;
-use super::row::{text, uuid};
-use crate::cause::{cause_of, has_cause};
+use crate::cause::{Causes, has_cause};
+use crate::row::Cells as _;
+use crate::shown;
 
 /// What a replay does to rows.
 ///
@@ -37,24 +36,8 @@ fn condition(filter: &DeadFilter) -> Clause {
     clause
 }
 
-/// A row as well as it can be read: what is not even an event must not hide the others.
-fn read(row: &MySqlRow) -> Result<DeadEvent, sqlx::Error> {
-    Ok(DeadEvent {
-        event_id: EventId(uuid(row, 0).unwrap_or_default()),
-        tenant_id: TenantId(uuid(row, 1).unwrap_or_default()),
-        topic: text(row, 2)?.unwrap_or_default(),
-        aggregate_type: text(row, 3)?,
-        aggregate_id: text(row, 4)?,
-        sequence: row.try_get(5)?,
-        attempts: row.try_get(6)?,
-        created_at: known_time(row, 7)?,
-        dead_at: known_time(row, 8)?,
-        last_error: text(row, 9)?,
-    })
-}
-
 impl MySqlAdmin {
-    /// Walks over the rows that match, oldest first, until `each` has had enough; the columns are those of [`read`].
+    /// Walks over the rows that match, oldest first, until `each` has had enough; the columns are those of [`shown::dead`].
     async fn walk(
         &self,
         looked: &Looked,
@@ -72,7 +55,7 @@ impl MySqlAdmin {
         {
             let mut rows = clause.query().fetch(&mut link.connection);
             while let Some(row) = rows.try_next().await.map_err(classify)? {
-                let error = text(&row, 9).map_err(classify)?;
+                let error = row.text(9).map_err(classify)?;
                 if has_cause(filter, error.as_deref()) && !each(&row).map_err(classify)? {
                     break;
                 }
@@ -97,7 +80,7 @@ impl MySqlAdmin {
         // Found without a lock, changed in short transactions.
         let mut chosen: Vec<(i64, time::OffsetDateTime)> = Vec::new();
         self.walk(looked, filter, i64::MAX, |row| {
-            chosen.push((row.try_get(5)?, known_time(row, 8)?));
+            chosen.push((row.try_get(5)?, row.known_time(8)?));
             Ok(true)
         })
         .await?;
@@ -132,7 +115,7 @@ impl DeadLetters for MySqlAdmin {
         }
         let rows = if filter.cause.is_none() { i64::from(limit) } else { i64::MAX };
         self.walk(looked, filter, rows, |row| {
-            events.push(read(row)?);
+            events.push(shown::dead(row)?);
             Ok(events.len() < wanted)
         })
         .await?;
@@ -158,24 +141,14 @@ impl DeadLetters for MySqlAdmin {
 
     async fn causes(&self, filter: &DeadFilter) -> Result<Vec<DeadCause>, StoreError> {
         let looked = self.0.looked().await?;
-        let mut causes: HashMap<(String, String), DeadCause> = HashMap::new();
+        let mut causes = Causes::default();
         self.walk(looked, filter, i64::MAX, |row| {
-            let topic = text(row, 2)?.unwrap_or_default();
-            let (cause, at) = (cause_of(&text(row, 9)?.unwrap_or_default()), known_time(row, 8)?);
-            let new =
-                || DeadCause { cause: cause.clone(), topic: topic.clone(), events: 0, first: at, last: at };
-            let known = causes.entry((cause.clone(), topic.clone())).or_insert_with(new);
-            known.events += 1;
-            known.last = at;
+            let (topic, error) = (row.text(2)?.unwrap_or_default(), row.text(9)?.unwrap_or_default());
+            causes.add(&topic, &error, row.known_time(8)?);
             Ok(true)
         })
         .await?;
-        let mut causes: Vec<DeadCause> = causes.into_values().collect();
-        causes.sort_unstable_by(|a, b| {
-            b.events.cmp(&a.events).then_with(|| (&a.cause, &a.topic).cmp(&(&b.cause, &b.topic)))
-        });
-        causes.truncate(1000);
-        Ok(causes)
+        Ok(causes.ranked())
     }
 
     async fn replay(&self, event: EventId, who: &str) -> Result<bool, StoreError> {

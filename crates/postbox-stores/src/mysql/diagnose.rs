@@ -8,13 +8,14 @@ use sqlx::{MySqlConnection, Row as _};
 use super::admin::MySqlAdmin;
 use super::clause::Clause;
 use super::error::{classify, within};
-use super::history::{HistoryShape, name_of};
+use super::history;
 use super::link::OPERATION_LIMIT;
-use super::migrate::{Step, plan};
+use super::migrate::plan;
 use super::schema::{TableShape, is_ordered, locate, names};
 use super::transaction::DURABLE;
 use super::version::Server;
 use crate::clock_difference;
+use crate::diagnose;
 
 /// The limit of a statement that many events at once may come near.
 const PACKET_SMALL: i64 = 8 << 20;
@@ -37,7 +38,7 @@ impl Diagnose for MySqlAdmin {
         findings.push(transactions(connection, examination.long_transaction).await);
         match structure(connection, table).await {
             Ok(found) => findings.extend(found),
-            Err(error) => findings.push(Finding::failed("table", &error).with_fix(table, &error)),
+            Err(error) => findings.push(diagnose::failed(table, &error)),
         }
         // A connection that something could not be asked of is not used again.
         if findings.iter().all(|finding| finding.level == Level::Good) {
@@ -69,19 +70,6 @@ impl Diagnose for MySqlAdmin {
             Ok(Flow { first_due, due_for, ..Flow::default() })
         };
         read().map_err(classify)
-    }
-}
-
-trait WithFix {
-    fn with_fix(self, table: &TableName, error: &StoreError) -> Self;
-}
-
-impl WithFix for Finding {
-    fn with_fix(mut self, table: &TableName, error: &StoreError) -> Self {
-        if error.code() == Code::TableMissing {
-            self.fix = Some(format!("postbox migrate up --table {table}, or correct the name"));
-        }
-        self
     }
 }
 
@@ -202,13 +190,11 @@ async fn structure(connection: &mut MySqlConnection, table: &TableName) -> Resul
     shape.check()?;
     let migrate = format!("postbox migrate up --table {table}");
     let mut findings = vec![Finding::good("table", format!("{table} is there"))];
-    let missing = shape.lacking();
-    if !missing.is_empty() {
-        let what = format!("no relay works on it: no {}", missing.join(", no "));
-        findings.push(Finding::wrong("layout", Code::ColumnMissing, what, migrate));
+    let lacking = shape.lacking();
+    findings.push(diagnose::layout(&lacking, &migrate));
+    if !lacking.is_empty() {
         return Ok(findings);
     }
-    findings.push(Finding::good("layout", "all columns are there"));
     let ordered = is_ordered(&names(connection, &schema, &table).await?);
     findings.push(Finding::good(
         "order",
@@ -218,38 +204,8 @@ async fn structure(connection: &mut MySqlConnection, table: &TableName) -> Resul
             "not ordered: migrate up --order-index adds what ordering = \"aggregate\" needs"
         },
     ));
-    if let Some(found) = HistoryShape::read(connection, &schema, &table).await.map_err(classify)? {
-        findings.push(match found.check() {
-            Ok(()) => Finding::good("history", format!("{} is there", name_of(&table))),
-            Err(error) => {
-                let fix = "rename it, if events are to be moved";
-                Finding::doubtful("history", Code::HistoryMissing, error.message(), fix)
-            }
-        });
-    }
-    findings.extend(drift(connection, &table, &migrate).await);
+    let history = history::read(connection, &schema, &table).await.map_err(classify)?;
+    findings.extend(history.map(|found| diagnose::history(&table, &found)));
+    findings.extend(diagnose::drift(plan(connection, &table).await, &migrate));
     Ok(findings)
-}
-
-/// What `migrate up` would do. Without its indexes every claim, count or clean reads the whole table, and without its row
-/// in `postbox_relay` none works; the view is for people alone.
-async fn drift(connection: &mut MySqlConnection, table: &TableName, migrate: &str) -> Vec<Finding> {
-    let steps = match plan(connection, table).await {
-        Ok(plan) => plan.steps,
-        Err(error) => return vec![Finding::failed("schema", &error)],
-    };
-    let finding = |step: &Step| {
-        let what = format!("schema differs: {}", step.what);
-        if step.what.ends_with("view") {
-            Finding::doubtful("schema", Code::SchemaDrift, what, migrate)
-        } else if step.what.contains("index") {
-            Finding::wrong("schema", Code::IndexMissing, what, migrate)
-        } else {
-            Finding::wrong("schema", Code::SchemaDrift, what, migrate)
-        }
-    };
-    if steps.is_empty() {
-        return vec![Finding::good("schema", "the schema is as this version wants it")];
-    }
-    steps.iter().map(finding).collect()
 }

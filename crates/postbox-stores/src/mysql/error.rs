@@ -5,6 +5,8 @@ use std::time::Duration;
 use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlDatabaseError;
 
+use crate::error::of_driver;
+
 /// The server's number for an error, if it came from there.
 pub(super) fn error_number(error: &sqlx::Error) -> Option<u16> {
     let database = error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
@@ -50,18 +52,7 @@ pub fn classify(error: sqlx::Error) -> StoreError {
             };
             (code, kind, format!("{message} [{number}]"))
         }
-        sqlx::Error::PoolTimedOut => {
-            (Code::DatabaseUnreachable, Connection, "no connection to the database in time".to_owned())
-        }
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolClosed => {
-            (Code::DatabaseUnreachable, Connection, error.to_string())
-        }
-        sqlx::Error::Configuration(_) => (Code::DatabaseUrl, Refused, error.to_string()),
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::ColumnNotFound(_) => {
-            (Code::TableMismatch, Refused, error.to_string())
-        }
-        // A half-read answer: the connection cannot be trusted any more.
-        _ => (Code::DatabaseError, Connection, error.to_string()),
+        driver => of_driver(driver),
     };
     StoreError::new(code, kind, message).caused_by(error)
 }

@@ -8,10 +8,11 @@ use sqlx::{AssertSqlSafe, Row as _};
 use uuid::Uuid;
 
 use super::error::{classify, within};
-use super::history::Sent;
+use super::history;
 use super::link::{OPERATION_LIMIT, Taken, Tries};
 use super::list_of::{bind_list, with_list};
 use super::store::{Inner, Opened};
+use crate::history::Sent;
 use crate::sequenced::{fence, key_of, sequence_of};
 use crate::table::Template;
 
@@ -47,7 +48,7 @@ impl Gone {
             history.map(|history| {
                 names.fill(&format!(
                     "{} FROM {SOURCE} WHERE {condition} FOR UPDATE",
-                    history.arrive("t.attempts")
+                    history::arrive(history, "t.attempts")
                 ))
             })
         };

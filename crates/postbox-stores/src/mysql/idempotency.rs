@@ -18,7 +18,7 @@ use super::error::{DUPLICATE, classify, error_number};
 use super::link::Tries;
 use super::list_of::Bound;
 use super::tx::SqlxMySql;
-use crate::idempotency::{self, TRIES};
+use crate::idempotency::{self, Statements, TRIES};
 use crate::table::Template;
 
 /// The calls of a module, beside its outbox table: `<module>_idempotency`, which `postbox migrate up --idempotency` makes. Cheap to
@@ -36,19 +36,6 @@ pub struct MySqlIdempotency {
     table: Arc<IdempotencyTable>,
     statements: Arc<Statements>,
     begin: &'static str,
-}
-
-#[derive(Debug)]
-struct Statements {
-    label: String,
-    begin: Arc<str>,
-    look: Arc<str>,
-    take_over: Arc<str>,
-    extend: Arc<str>,
-    finish: Arc<str>,
-    finished: Arc<str>,
-    abandon: Arc<str>,
-    sweep: Arc<str>,
 }
 
 /// For one transaction, whatever the session's others are.

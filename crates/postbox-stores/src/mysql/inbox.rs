@@ -13,14 +13,15 @@ use uuid::Uuid;
 
 use super::admin::{Looked, MySqlAdmin, audit, count};
 use super::clause::Clause;
-use super::clock::{at, known_time, span};
+use super::clock::{at, span};
 use super::error::{classify, error_number, within};
 use super::link::{OPERATION_LIMIT, Tries};
 use super::schema::{columns, indexes};
 use super::session::{self, Value, text};
 use super::tx::SqlxMySql;
 use crate::audit::forgotten;
-use crate::inbox::{FORGET_BATCH, is_no_inbox, missing};
+use crate::inbox::{FORGET_BATCH, InboxShape, missing};
+use crate::row::Cells as _;
 use crate::table::Template;
 use crate::tx::{Session, Statement};
 
@@ -108,59 +109,39 @@ impl InboxDriver for SqlxMySql {
     }
 }
 
-/// What stands where the inbox of a module would be.
-#[derive(Debug, Clone)]
-pub(super) struct InboxShape {
-    name: String,
-    problems: Vec<String>,
-    indexed: bool,
+/// Reads what stands where the inbox of a module would be; none if nothing does.
+pub(super) async fn read_shape(
+    connection: &mut MySqlConnection,
+    schema: &str,
+    table: &TableName,
+) -> Result<Option<InboxShape>, sqlx::Error> {
+    let name = table.inbox();
+    let found = columns(connection, schema, &name).await?;
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let keys = indexes(connection, schema, &name).await?;
+    let indexed = keys.values().any(|columns| columns == INDEX.1);
+    let problem = |(column, kind): (&str, &str)| match found.iter().find(|found| found.name == column) {
+        Some(found) if found.whole.to_ascii_lowercase().starts_with(kind) => None,
+        Some(found) => Some(format!("{column} is {}, not {kind}", found.whole)),
+        None => Some(format!("{column} is missing")),
+    };
+    let mut problems: Vec<String> = COLUMNS.into_iter().filter_map(problem).collect();
+    if !keys.values().any(|columns| columns == "consumer, message_id") {
+        problems.push("its key is not (consumer, message_id)".to_owned());
+    }
+    Ok(Some(InboxShape { name, problems, indexed }))
 }
 
-impl InboxShape {
-    /// Reads it; none if nothing stands there.
-    pub(super) async fn read(
-        connection: &mut MySqlConnection,
-        schema: &str,
-        table: &TableName,
-    ) -> Result<Option<Self>, sqlx::Error> {
-        let name = table.inbox();
-        let found = columns(connection, schema, &name).await?;
-        if found.is_empty() {
-            return Ok(None);
-        }
-        let keys = indexes(connection, schema, &name).await?;
-        let indexed = keys.values().any(|columns| columns == INDEX.1);
-        let problem = |(column, kind): (&str, &str)| match found.iter().find(|found| found.name == column) {
-            Some(found) if found.whole.to_ascii_lowercase().starts_with(kind) => None,
-            Some(found) => Some(format!("{column} is {}, not {kind}", found.whole)),
-            None => Some(format!("{column} is missing")),
-        };
-        let mut problems: Vec<String> = COLUMNS.into_iter().filter_map(problem).collect();
-        if !keys.values().any(|columns| columns == "consumer, message_id") {
-            problems.push("its key is not (consumer, message_id)".to_owned());
-        }
-        Ok(Some(Self { name, problems, indexed }))
-    }
-
-    /// Whether there is one that is ours; another's table of this name is none.
-    pub(super) async fn is_there(
-        connection: &mut MySqlConnection,
-        schema: &str,
-        table: &TableName,
-    ) -> Result<bool, StoreError> {
-        let found = Self::read(connection, schema, table).await.map_err(classify)?;
-        Ok(found.is_some_and(|found| found.check().is_ok()))
-    }
-
-    /// Whether it is one; another's table of this name is none, and is left alone.
-    pub(super) fn check(&self) -> Result<(), StoreError> {
-        is_no_inbox(&self.name, &self.problems)
-    }
-
-    /// Whether its index is there.
-    pub(super) fn is_indexed(&self) -> bool {
-        self.indexed
-    }
+/// Whether there is one that is ours; another's table of this name is none.
+pub(super) async fn is_there(
+    connection: &mut MySqlConnection,
+    schema: &str,
+    table: &TableName,
+) -> Result<bool, StoreError> {
+    let found = read_shape(connection, schema, table).await.map_err(classify)?;
+    Ok(found.is_some_and(|found| found.check().is_ok()))
 }
 
 impl MySqlAdmin {
@@ -234,14 +215,14 @@ fn about(looked: &Looked, sql: &str, filter: &InboxFilter) -> Clause {
 }
 
 fn entry(row: &MySqlRow) -> Result<InboxEntry, sqlx::Error> {
-    Ok(InboxEntry { consumer: text(row, 0)?, message_id: text(row, 1)?, processed_at: known_time(row, 2)? })
+    Ok(InboxEntry { consumer: text(row, 0)?, message_id: text(row, 1)?, processed_at: row.known_time(2)? })
 }
 
 impl InboxAdmin for MySqlAdmin {
     async fn has_inbox(&self) -> Result<bool, StoreError> {
         let schema = &self.0.looked().await?.schema;
         let mut link = self.0.link.take().await?;
-        let found = InboxShape::is_there(&mut link.connection, schema, self.table()).await?;
+        let found = is_there(&mut link.connection, schema, self.table()).await?;
         link.keep();
         Ok(found)
     }

@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use postbox_core::{StoreError, TableName};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
-use super::clock::{at, span, time};
+use super::clock::{at, span};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken, Tries, say};
 use super::list_of::{bind_list, with_list};
-use super::row::text;
 use super::statements::Owners;
 use super::store::{Inner, Opened};
 use super::window::{self, Window};
 use crate::gate::no_relay_row;
+use crate::row::{Cells as _, Times as _};
 use crate::strategy;
 
 /// The place of the active relay, as this relay holds it.
@@ -271,7 +271,7 @@ async fn charge(
     let Some(row) = within(OPERATION_LIMIT, window.fetch_optional(&mut *connection)).await? else {
         return Ok(0);
     };
-    let (written, to) = (text(&row, 1).map_err(classify)?, time(&row, 2).map_err(classify)?);
+    let (written, to) = (row.text(1).map_err(classify)?, row.time(2).map_err(classify)?);
     // One of another reign tells of a table of this name that is gone, or of a reign that had none.
     let current = row.try_get::<i64, _>(0).map_err(classify)? == epoch;
     let (Some(written), Some(to), true) = (written, to, current) else { return Ok(0) };

@@ -5,12 +5,12 @@ use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Token};
 use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::clock::{known_time, micros, span};
+use super::clock::span;
 use super::error::within;
 use super::link::{OPERATION_LIMIT, Taken, Tries};
 use super::list_of::{bind_list, with_list};
-use super::row::{self, COLUMNS};
 use super::store::{Inner, Opened};
+use crate::row::{self, COLUMNS, Times as _};
 use crate::seen::Candidate;
 use crate::sequenced::{Content, Unreadable};
 
@@ -135,7 +135,7 @@ impl Inner {
                 rows.push(Locked {
                     content: row::decode(&row, &self.label)?,
                     attempts: row.try_get::<i32, _>(COLUMNS)?.into(),
-                    at: micros(known_time(&row, COLUMNS + 1)?),
+                    at: row.micros(COLUMNS + 1)?,
                 });
             }
             Ok(rows)

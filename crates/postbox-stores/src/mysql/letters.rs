@@ -9,14 +9,14 @@ use sqlx::{AssertSqlSafe, Row as _};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::clock::{at, known_time, micros, span};
+use super::clock::{at, micros, span};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken, Tries};
 use super::list_of::{bind_list, with_list};
-use super::row::{self, COLUMNS};
 use super::store::{Inner, Opened};
 use crate::cursor::START;
 use crate::letters::{self, PAGE, SUSPECT_WAIT};
+use crate::row::{self, COLUMNS, Cells as _};
 use crate::sequenced::sequence_of;
 
 impl Inner {
@@ -89,8 +89,8 @@ impl Inner {
 
     fn letter(&self, row: &sqlx::mysql::MySqlRow, token: &Token) -> Result<Letter, sqlx::Error> {
         let attempts: i32 = row.try_get(COLUMNS)?;
-        let (now, dead_at) = (known_time(row, COLUMNS + 1)?, known_time(row, COLUMNS + 2)?);
-        let last_error = row::text(row, COLUMNS + 3)?;
+        let (now, dead_at) = (row.known_time(COLUMNS + 1)?, row.known_time(COLUMNS + 2)?);
+        let last_error = row.text(COLUMNS + 3)?;
         let (lease, delivery) = row::decode(row, &self.label)?.letter(token, micros(now), attempts.into());
         let dead_for = Duration::try_from(now - dead_at).unwrap_or_default();
         Ok(Letter { lease, delivery, dead_at, dead_for, last_error })
@@ -123,7 +123,7 @@ impl Inner {
                 .bind(PAGE)
                 .fetch_all(&mut link.connection);
             let page = within(OPERATION_LIMIT, page).await?;
-            let read = |row: &sqlx::mysql::MySqlRow| Ok((known_time(row, 0)?, row.try_get::<i64, _>(1)?));
+            let read = |row: &sqlx::mysql::MySqlRow| Ok((row.known_time(0)?, row.try_get::<i64, _>(1)?));
             let page: Vec<(OffsetDateTime, i64)> =
                 page.iter().map(read).collect::<Result<_, _>>().map_err(classify)?;
             let Some(last) = page.last().copied() else {

@@ -3,26 +3,22 @@
 //! A walk alone would look at very many events to find a few of one kind far back, so what is rare is taken from the
 //! index that holds it apart. Both look at a bounded number of rows, and a list is exact wherever either of them is.
 
-use postbox_core::{
-    Direction, EventFilter, EventId, EventStatus, EventSummary, ListRequest, StoreError, TenantId,
-};
+use postbox_core::{Direction, EventFilter, EventStatus, EventSummary, ListRequest, StoreError};
 use sqlx::Row as _;
-use sqlx::mysql::MySqlRow;
-use time::OffsetDateTime;
 
 use super::admin::{Looked, MySqlAdmin};
 use super::clause::Clause;
-use super::clock::{at, known_time, time};
+use super::clock::at;
 use super::error::classify;
-use super::row::{text, uuid};
 use crate::cursor::START;
+use crate::shown;
 
 /// As the status view derives it.
 pub(super) const STATUS: &str =
     "CASE WHEN published_at IS NOT NULL THEN 'SENT' WHEN dead_at IS NOT NULL THEN 'DEAD'
     WHEN locked_at IS NOT NULL OR {{in_flight}} THEN 'PUBLISHING' WHEN attempts > 0 THEN 'FAILED' ELSE 'NEW' END";
 
-/// The columns of an [`EventSummary`], in the order of [`summary`]. No payload: not everybody may read it.
+/// The columns of an [`EventSummary`], in the order of [`shown::summary`]. No payload: not everybody may read it.
 pub(super) const SUMMARY: &str = "event_id, sequence, tenant_id, topic, aggregate_type, aggregate_id, {{status}},
     attempts, created_at, available_at, published_at, CASE WHEN published_at IS NULL THEN dead_at END, last_error";
 
@@ -244,7 +240,7 @@ impl Look<'_> {
 
     async fn events(&self, clause: Clause) -> Result<Vec<EventSummary>, StoreError> {
         let rows = self.admin.0.rows(&clause).await?;
-        rows.iter().map(summary).collect::<Result<_, _>>().map_err(classify)
+        rows.iter().map(shown::summary).collect::<Result<_, _>>().map_err(classify)
     }
 
     async fn answer(&self, clause: Clause) -> Result<bool, StoreError> {
@@ -281,29 +277,4 @@ pub(super) async fn list(
     }
     events.dedup_by_key(|event| event.sequence);
     Ok((events, bounded))
-}
-
-/// A row by the columns of [`SUMMARY`]. What somebody made up is shown as well as it can be: it must not hide the others.
-pub(super) fn summary(row: &MySqlRow) -> Result<EventSummary, sqlx::Error> {
-    let moment = |place| -> Result<Option<OffsetDateTime>, sqlx::Error> { time(row, place) };
-    Ok(EventSummary {
-        event_id: EventId(uuid(row, 0).unwrap_or_default()),
-        sequence: row.try_get(1)?,
-        tenant_id: TenantId(uuid(row, 2).unwrap_or_default()),
-        topic: text(row, 3)?.unwrap_or_default(),
-        aggregate_type: text(row, 4)?,
-        aggregate_id: text(row, 5)?,
-        status: status(row, 6)?,
-        attempts: row.try_get(7)?,
-        created_at: known_time(row, 8)?,
-        available_at: known_time(row, 9)?,
-        published_at: moment(10)?,
-        dead_at: moment(11)?,
-        last_error: text(row, 12)?,
-    })
-}
-
-pub(super) fn status(row: &MySqlRow, place: usize) -> Result<EventStatus, sqlx::Error> {
-    let text = text(row, place)?.unwrap_or_default();
-    text.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }

@@ -12,10 +12,11 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
 use super::error::classify;
-use super::history::{HistoryShape, name_of};
+use super::history;
 use super::schema::{TableShape, columns, indexes, locate, quoted};
 use super::version::Server;
 use super::window;
+use crate::history::name_of;
 use crate::table::Template;
 
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
@@ -188,7 +189,7 @@ async fn history_steps(
 ) -> Result<HistoryComing, StoreError> {
     let (name, index) = (name_of(table), format!("{}_{}", name_of(table), TIME.0));
     let on = table.quoted_sibling(&name, '`');
-    let Some(found) = HistoryShape::read(connection, schema, table).await.map_err(classify)? else {
+    let Some(found) = history::read(connection, schema, table).await.map_err(classify)? else {
         if wanted {
             step(format!("+ table {name}"), include_str!("migrations/history.sql"), StepLock::None);
             step(format!("+ index {index}"), &index_sql(&on, &name, TIME), StepLock::None);
@@ -200,13 +201,13 @@ async fn history_steps(
         // Not ours: only whoever wants a history hears that its name is taken.
         return if wanted { Err(problem) } else { Ok(HistoryComing::None) };
     }
-    let coming = coming.iter().filter(|(column, _)| !found.has(column));
-    let coming = coming.map(|(column, kind)| ((*column).to_owned(), *kind));
-    for (column, kind) in found.missing().into_iter().chain(coming) {
+    let own = columns(connection, schema, &name).await.map_err(classify)?;
+    let coming = coming.iter().filter(|(column, _)| !own.iter().any(|own| own.name == *column));
+    for (column, kind) in found.missing().chain(coming.copied()) {
         let add = format!("ALTER TABLE {{{{history}}}} ADD COLUMN {column} {kind}");
         step(format!("+ column {column} of {name}"), &add, StepLock::Short);
     }
-    if !found.has_index() {
+    if !found.has_index {
         let indexes = indexes(connection, schema, &name).await.map_err(classify)?;
         if indexes.contains_key(&index) {
             step(
@@ -281,5 +282,5 @@ async fn system_steps(
 /// When the database fails.
 pub async fn has_history(connection: &mut MySqlConnection, table: &TableName) -> Result<bool, StoreError> {
     let (schema, table) = locate(connection, table).await?;
-    Ok(HistoryShape::find(connection, &schema, &table).await.map_err(classify)?.is_some())
+    Ok(history::find(connection, &schema, &table).await.map_err(classify)?.is_some())
 }

@@ -66,7 +66,6 @@ mod ordered;
 mod own;
 mod owner;
 mod reading;
-mod row;
 mod schema;
 pub(crate) mod session;
 mod statements;

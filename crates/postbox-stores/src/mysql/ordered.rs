@@ -13,16 +13,16 @@ use postbox_core::{Code, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::clock::{known_time, micros, span};
+use super::clock::span;
 use super::error::{classify, within};
 use super::lease::{Locked, Lost};
 use super::link::{OPERATION_LIMIT, Taken, Tries};
 use super::list_of::with_list;
-use super::row::{text, uuid};
 use super::store::{Inner, Opened};
 use crate::ahead::{Ahead, Fate};
 use crate::left_out::Lane;
 use crate::ordered::{CHUNK, Choice, Ordered};
+use crate::row::{Cells as _, Times as _};
 use crate::seen::{Row, Seen, names, number, strand};
 use crate::sequenced::lease;
 
@@ -45,24 +45,24 @@ fn seen(row: &MySqlRow) -> Result<Seen, sqlx::Error> {
     Ok(Seen {
         row: Row {
             sequence,
-            available_at: micros(known_time(row, 1)?),
+            available_at: row.micros(1)?,
             attempts: row.try_get::<i32, _>(2)?.into(),
             expired: lock == 1,
             bytes: usize::try_from(row.try_get::<i64, _>(4)?).unwrap_or(usize::MAX),
-            lane: Lane { topic: number(text(row, 6)?.unwrap_or_default().as_str()), done: 0 },
+            lane: Lane { topic: number(row.text(6)?.unwrap_or_default().as_str()), done: 0 },
             strand: strand(aggregate, sequence),
             bound: aggregate.is_some(),
         },
         locked: lock == 2,
         dead: row.try_get(5)?,
-        done: text(row, 10)?.map(|done| names(&done)).unwrap_or_default(),
+        done: row.text(10)?.map(|done| names(&done)).unwrap_or_default(),
     })
 }
 
 /// The number of an aggregate from three columns: tenant, type, id.
 fn aggregate(row: &MySqlRow, place: usize) -> Result<Option<u64>, sqlx::Error> {
-    let Some(id) = text(row, place + 2)? else { return Ok(None) };
-    Ok(Some(number((uuid(row, place), text(row, place + 1)?, id))))
+    let Some(id) = row.text(place + 2)? else { return Ok(None) };
+    Ok(Some(number((row.uuid(place), row.text(place + 1)?, id))))
 }
 
 impl Inner {

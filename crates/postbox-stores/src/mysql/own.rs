@@ -1,7 +1,8 @@
 //! The statements of an owner. `<in>`, `<topics>`, `<beyond>` and `<epoch>` are places that are filled when one is used.
 
-use super::history::Sent;
-use super::row::CONTENT;
+use super::history;
+use super::statements::CONTENT;
+use crate::history::Sent;
 use crate::table::Template;
 
 #[derive(Debug)]
@@ -86,7 +87,7 @@ fn settles(base: &Template, sent: &Sent) -> (Vec<String>, Vec<String>) {
             );
             return (vec![base.fill(&stay)], Vec::new());
         }
-        Sent::Moved(history) => Some(history.arrive("GREATEST(t.attempts, 0) + 1")),
+        Sent::Moved(history) => Some(history::arrive(history, "GREATEST(t.attempts, 0) + 1")),
         Sent::Deleted => None,
     };
     let both = |condition: &str| {

@@ -21,6 +21,7 @@ use super::own::Own;
 use super::store::Inner;
 use super::window::Window;
 use crate::cursor::Key;
+use crate::row::Cells as _;
 use crate::sequenced::{fence, sequence_of};
 
 /// What every token of an owner starts with; the epoch follows.
@@ -187,7 +188,7 @@ impl Inner {
         let sql = own.fence.replace("<epoch>", &epoch.to_string());
         let holder = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut link.connection);
         let holder = within(OPERATION_LIMIT, holder).await?;
-        let holder = holder.first().map(|row| super::row::text(row, 0)).transpose().map_err(classify)?;
+        let holder = holder.first().map(|row| row.text(0)).transpose().map_err(classify)?;
         Ok(holder.flatten().is_some_and(|holder| holder == self.settings.holder))
     }
 

@@ -13,17 +13,17 @@ use tokio::task::JoinHandle;
 
 use super::beside::{Ahead, Ended, MOST, read_beside};
 use super::claim::{ClaimState, candidate_of};
-use super::clock::{at, known_time, micros, span};
+use super::clock::{at, span};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken};
 use super::list_of::{bind_list, with_list};
 use super::own::Own;
 use super::owner;
-use super::row::{self, COLUMNS};
 use super::store::{Inner, Opened};
 use super::topics::Condition;
 use crate::cursor::{Cursor, Key, START};
 use crate::ranges::Ranges;
+use crate::row::{self, COLUMNS, Cells as _, Times as _};
 use crate::seen::Candidate;
 
 /// Places in the answer of `own.sql`, behind what rows carry.
@@ -90,7 +90,7 @@ impl Batch {
             return Ok(());
         }
         let sequence = row.try_get(0)?;
-        let key = (known_time(row, AVAILABLE_AT)?, sequence);
+        let key = (row.known_time(AVAILABLE_AT)?, sequence);
         let attempts: i32 = row.try_get(ATTEMPTS)?;
         let stored = usize::try_from(row.try_get::<i64, _>(BYTES)?).unwrap_or(usize::MAX);
         if row.try_get(LOCKED)? {
@@ -111,7 +111,7 @@ impl Batch {
     }
 
     fn decode(&mut self, row: &MySqlRow, label: &Arc<str>, token: &Token) -> Result<(), sqlx::Error> {
-        let (content, now) = (row::decode(row, label)?, micros(known_time(row, NOW)?));
+        let (content, now) = (row::decode(row, label)?, row.micros(NOW)?);
         let attempts = i64::from(row.try_get::<i32, _>(ATTEMPTS)?).max(0) + 1;
         content.leased(token, now, attempts, None, &mut self.claim);
         Ok(())

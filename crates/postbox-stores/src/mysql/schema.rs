@@ -7,9 +7,10 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{MySqlConnection, Row as _};
 
 use super::error::classify;
-use super::history::name_of;
 use super::migrate::{AGGREGATES, ORDER, PENDING, TENANTS, TIME};
 use super::window;
+use crate::history::name_of;
+use crate::schema::refuse;
 use crate::table::{Template, missing};
 
 /// The kinds of columns.
@@ -94,18 +95,11 @@ pub(super) struct Column {
     kind: String,
     pub(super) whole: String,
     /// It counts by itself.
-    counts: bool,
+    pub(super) counts: bool,
     /// The database works it out by itself, and lets nobody write it.
     pub(super) generated: bool,
     /// Text in another character set than utf8mb4.
     foreign: bool,
-}
-
-impl Column {
-    /// Whether it counts by itself.
-    pub(super) fn counts(&self) -> bool {
-        self.counts
-    }
 }
 
 /// The columns of a table, in order; none if it does not exist.
@@ -290,11 +284,7 @@ impl TableShape {
                 None | Some(_) => {}
             }
         }
-        if problems.is_empty() {
-            return Ok(());
-        }
-        let message = format!("{}: {}", self.name, problems.join("; "));
-        Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
+        refuse(&self.name, &problems)
     }
 
     /// Extension columns that are not there: no relay works without them.

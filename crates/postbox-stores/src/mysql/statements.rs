@@ -5,11 +5,16 @@ use postbox_core::OnDead;
 use postbox_core::store::Tenants;
 
 use super::gone::Gone;
-use super::history::Sent;
 use super::own::Own;
-use super::row::CONTENT;
 use super::tenants::{self, ByTenant};
+use crate::history::Sent;
 use crate::table::Template;
+
+/// What rows carry, in the order in which they are decoded.
+pub(super) const CONTENT: &str =
+    "sequence, event_id, tenant_id, topic, created_at, available_at, payload, payload_raw, content_type, headers,
+       aggregate_type, aggregate_id, occurred_at, schema_id, schema_version, routing_key, metadata, traceparent, tracestate,
+       sinks_done";
 
 #[derive(Debug)]
 pub(super) struct Statements {

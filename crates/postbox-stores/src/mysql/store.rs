@@ -14,9 +14,9 @@ use tokio::sync::{Mutex, OnceCell};
 use uuid::Uuid;
 
 use super::claim::ClaimState;
-use super::clock::{Clock, from_micros, known_time, micros};
+use super::clock::{Clock, from_micros};
 use super::error::{classify, within};
-use super::history::Sent;
+use super::history;
 use super::leader::lock_name;
 use super::link::{Link, OPERATION_LIMIT, Taken, Tries};
 use super::list_of::{bind_list, with_list};
@@ -30,6 +30,7 @@ use super::wake::Watch;
 use super::window::{Window, are_there};
 use crate::builder::Settings;
 use crate::ordered::News;
+use crate::row::Times as _;
 use crate::sequenced::{claims_of, fence, key_of, sequence_of, verdict};
 use crate::tenants::check as check_tenants;
 
@@ -93,7 +94,7 @@ impl Inner {
         let (schema, table) = locate(connection, &self.settings.table).await?;
         TableShape::expect(connection, &schema, &table).await?;
         let names = names(connection, &schema, &table).await?;
-        let sent = Sent::look(connection, &schema, &table, self.settings.history).await?;
+        let sent = history::look(connection, &schema, &table, self.settings.history).await?;
         if self.settings.order != Order::None {
             expect_order(is_ordered(&names), &table)?;
         }
@@ -268,7 +269,7 @@ async fn not_settled(
     let rows = bind_list(sqlx::query(AssertSqlSafe(sql)), sequences).fetch_all(connection);
     let mut by_time: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
     for row in within(OPERATION_LIMIT, rows).await? {
-        let read = || Ok((row.try_get::<i64, _>(0)?, micros(known_time(&row, 1)?)));
+        let read = || Ok((row.try_get::<i64, _>(0)?, row.micros(1)?));
         let (sequence, at): (i64, i64) = read().map_err(classify)?;
         by_time.entry(at).or_default().push(sequence);
     }

@@ -9,9 +9,9 @@ use super::claim::ClaimState;
 use super::clock::span;
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
-use super::row::text;
 use super::store::{Inner, Opened};
 use crate::builder::Settings;
+use crate::row::Cells as _;
 use crate::strategy::check_others;
 
 /// Whether the relay of such a table owns it.
@@ -47,7 +47,7 @@ impl Inner {
         let Some(row) = within(OPERATION_LIMIT, others.fetch_optional(connection)).await? else {
             return Ok(());
         };
-        let text = |column: usize| text(&row, column).map_err(classify);
+        let text = |column: usize| row.text(column).map_err(classify);
         check_others(&self.settings, opened.owns(), text(0)?.zip(text(1)?), text(2)?)
     }
 

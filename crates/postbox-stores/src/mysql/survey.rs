@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use postbox_core::{AuditEntry, BlockedAggregate, EventId, Recent, StoreError, Survey, TenantId};
+use postbox_core::{AuditEntry, BlockedAggregate, Recent, StoreError, Survey};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
 use super::admin::{MySqlAdmin, audit};
 use super::clause::{Arg, Clause};
-use super::clock::known_time;
 use super::error::classify;
-use super::row::{text, uuid};
 use super::schema::is_ordered;
+use crate::shown;
 
 /// The latest of one table by its index: how long they took, and when it was.
 const LATEST: &str = "SELECT * FROM (SELECT published_at,
@@ -50,20 +49,7 @@ impl Survey for MySqlAdmin {
         }
         let sql = looked.template.fill(include_str!("sql/blocked_list.sql"));
         let rows = self.0.rows(&Clause::new(sql).with(i64::from(limit))).await?;
-        let read = |row: &MySqlRow| -> Result<BlockedAggregate, sqlx::Error> {
-            Ok(BlockedAggregate {
-                tenant_id: TenantId(uuid(row, 0).unwrap_or_default()),
-                aggregate_type: text(row, 1)?,
-                aggregate_id: text(row, 2)?,
-                waiting: u64::try_from(row.try_get::<i64, _>(3)?).unwrap_or(0),
-                event_id: EventId(uuid(row, 4).unwrap_or_default()),
-                sequence: row.try_get(5)?,
-                topic: text(row, 6)?.unwrap_or_default(),
-                dead_at: known_time(row, 7)?,
-                last_error: text(row, 8)?,
-            })
-        };
-        rows.iter().map(read).collect::<Result<_, _>>().map(Some).map_err(classify)
+        rows.iter().map(shown::blocked).collect::<Result<_, _>>().map(Some).map_err(classify)
     }
 
     async fn audit_log(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
@@ -74,18 +60,8 @@ impl Survey for MySqlAdmin {
         .with(&*looked.key);
         question.and("id < ?", before);
         question.push(" ORDER BY id DESC LIMIT ?", [Arg::Number(i64::from(limit))]);
-        let read = |row: &MySqlRow| -> Result<AuditEntry, sqlx::Error> {
-            Ok(AuditEntry {
-                id: row.try_get(0)?,
-                at: known_time(row, 1)?,
-                who: text(row, 2)?.unwrap_or_default(),
-                action: text(row, 3)?.unwrap_or_default(),
-                what: crate::audit::as_json(text(row, 4)?.unwrap_or_default()),
-                events: row.try_get(5)?,
-            })
-        };
         let rows = self.0.rows(&question).await?;
-        rows.iter().map(read).collect::<Result<_, _>>().map_err(classify)
+        rows.iter().map(shown::audited).collect::<Result<_, _>>().map_err(classify)
     }
 
     async fn note(&self, who: &str, action: &str, what: &serde_json::Value) -> Result<(), StoreError> {

@@ -14,6 +14,7 @@ use super::list_of::{bind_list, with_list};
 use super::tx::{SqlxMySql, insert};
 use super::wake::COMMITTED;
 use crate::table::Template;
+use crate::tx::commit;
 
 /// What [`Outbox::begin`](postbox_core::Outbox::begin) opens on a [`MySqlPool`].
 pub type MySqlOutboxTransaction = OutboxTransaction<SqlxMySql>;
@@ -64,9 +65,7 @@ impl Driver for SqlxMySql {
     }
 
     async fn commit(tx: Self::Transaction) -> Result<(), CommitError<sqlx::Error>> {
-        tx.commit().await.map_err(|error| {
-            if certain(&error) { CommitError::RolledBack(error) } else { CommitError::Unknown(error) }
-        })?;
+        commit(tx, certain).await?;
         COMMITTED.notify_waiters();
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use postbox_core::{
-    Availability, Enqueued, EventId, Inserted, Insertion, Json, OutboxTx, Payload, Receipt, Record, TableName,
+    Availability, Enqueued, EventId, Inserted, Insertion, Json, OutboxTx, Receipt, Record, TableName,
 };
 use sqlx::{MySql, Transaction};
 use uuid::Uuid;
@@ -13,7 +13,7 @@ use super::list_of::{padded, with_list};
 use super::session::Value;
 use crate::sequenced::{MAX_WAIT, key_of};
 use crate::table::Template;
-use crate::tx::{Columns, Session, Statement};
+use crate::tx::{Columns, Session, Statement, headers, payload};
 
 /// Rows per statement: few different numbers, so that the connection keeps each of the statements prepared.
 const CHUNKS: [usize; 4] = [1000, 100, 10, 1];
@@ -118,16 +118,8 @@ fn find<'q>(table: &TableName, chunk: &'q [Record], prepared: bool) -> Statement
     Statement { sql: sql.into(), values, prepared }
 }
 
-fn headers(record: &Record) -> Option<String> {
-    let headers = &record.headers;
-    (!headers.is_empty()).then(|| serde_json::to_string(headers).unwrap_or_default())
-}
-
 fn add_columns<'q>(values: &mut Vec<Value<'q>>, record: &'q Record, headers: Option<&'q str>) {
-    let (payload, raw, content_type) = match &record.payload {
-        Payload::Json(json) => (json.as_str(), None, None),
-        Payload::Bytes { bytes, content_type } => ("null", Some(&**bytes), Some(content_type.as_str())),
-    };
+    let (payload, raw, content_type) = payload(record);
     let (available_at, delay) = match record.available {
         Availability::Now => (None, 0),
         Availability::After(delay) => (None, span(delay).min(MAX_WAIT)),

@@ -10,11 +10,12 @@ use tokio::sync::OnceCell;
 
 use super::ask::{self, Limited, ask};
 use super::error::classify;
-use super::history::HistoryShape;
+use super::history;
 use super::migrate::Ordered;
 use super::order::{TableOrder, with_strands};
 use super::schema::TableShape;
 use super::window;
+use crate::history::HistoryShape;
 use crate::table::Template;
 
 /// Counts stop here; beyond, estimates do.
@@ -185,7 +186,7 @@ impl PgAdmin {
                         .with("revive", ", locked_at = NULL"),
                 };
                 let history = match layout {
-                    Layout::Full => HistoryShape::find(&mut connection, &shape.name).await.map_err(classify)?,
+                    Layout::Full => history::find(&mut connection, &shape.name).await.map_err(classify)?,
                     Layout::Bare => None,
                 };
                 let index = format!("{}_pending_by_available", shape.name.table());

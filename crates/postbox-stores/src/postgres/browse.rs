@@ -1,7 +1,5 @@
 //! The events of a table for people: to look at, and to send again.
 
-use std::collections::HashSet;
-
 use postbox_core::{
     Browse, EventDetail, EventId, EventStatus, EventSummary, Layout, ListRequest, Page, Published, StoreError,
 };
@@ -13,9 +11,11 @@ use uuid::Uuid;
 use super::admin::{Looked, PgAdmin, audit};
 use super::ask::{self, Ask, ask};
 use super::error::classify;
-use super::history::HistoryShape;
+use super::history;
 use super::list::{detail, fill, list_sql, parse_status, summary};
-use crate::audit::described;
+use crate::audit::{described, published};
+use crate::browse::{others, page};
+use crate::history::HistoryShape;
 
 fn uuids(events: &[EventId]) -> Vec<Uuid> {
     events.iter().map(|event| event.0).collect()
@@ -94,11 +94,8 @@ impl Browse for PgAdmin {
             }
             Ok((events, bounded))
         };
-        let (mut events, bounded) = read().map_err(classify)?;
-        let more = events.len() > *limit as usize;
-        events.truncate(*limit as usize);
-        let next = events.last().filter(|_| more).map(|event| event.sequence);
-        Ok(Page { events, next, bounded })
+        let (events, bounded) = read().map_err(classify)?;
+        Ok(page(events, *limit, bounded))
     }
 
     async fn show(&self, event: EventId, with_content: bool) -> Result<Option<EventDetail>, StoreError> {
@@ -146,8 +143,7 @@ impl Browse for PgAdmin {
         let latest =
             "(SELECT event_id FROM {{history}} ORDER BY published_at DESC, sequence DESC LIMIT 20000)";
         let mut found = self.statuses_by(looked, &with(latest), events).await?;
-        let known: HashSet<EventId> = found.iter().map(|(event, _)| *event).collect();
-        let rest: Vec<EventId> = events.iter().filter(|event| !known.contains(event)).copied().collect();
+        let rest = others(events, &found);
         if !rest.is_empty() {
             found.extend(self.statuses_by(looked, &with("{{history}}"), &rest).await?);
         }
@@ -193,10 +189,7 @@ impl Browse for PgAdmin {
             ),
         };
         let query = bind_published(fill(looked, &sql), which).bind(i64::from(limit));
-        let what = match which {
-            Published::Events { event_ids } => described(event_ids),
-            Published::Between { .. } => serde_json::json!({ "published": which }),
-        };
+        let what = published(which);
         self.change(query, "replay published", &what, who).await
     }
 
@@ -242,7 +235,7 @@ impl Browse for PgAdmin {
 /// and only what has arrived there leaves: an event that was enqueued again meanwhile stays where it is. They keep their
 /// sequence also where a trigger would draw a new one.
 fn replay_sql(looked: &Looked, history: &HistoryShape, condition: &str, limit: &str) -> String {
-    let back = history.come_back(&looked.name, "m.id IN (SELECT id FROM chosen WHERE was_moved)");
+    let back = history::come_back(history, &looked.name, "m.id IN (SELECT id FROM chosen WHERE was_moved)");
     format!(
         "WITH kept AS MATERIALIZED (
             SELECT id, published_at, sequence FROM {{{{table}}}} WHERE {condition}

@@ -13,10 +13,11 @@ use sqlx::{PgConnection, Row as _};
 use super::admin::PgAdmin;
 use super::ask::{self, ask};
 use super::error::classify;
-use super::history::{HistoryShape, name_of};
+use super::history;
 use super::migrate::{StepLock, plan};
 use super::order::TableOrder;
 use super::schema::{EXTENSION, TableShape};
+use crate::diagnose;
 
 /// The oldest server that is supported.
 const OLDEST: i32 = 140_000;
@@ -50,7 +51,7 @@ impl Diagnose for PgAdmin {
         match tokio::time::timeout(LONGEST_LOOK, structure(&self.pool, self.table())).await {
             Ok(Ok(found)) => findings.extend(found),
             Ok(Err(error)) => {
-                findings.push(Finding::failed("table", &error).with_migrate(self.table(), &error));
+                findings.push(diagnose::failed(self.table(), &error));
             }
             Err(_) => findings.push(held(&self.pool, self.table()).await),
         }
@@ -142,19 +143,6 @@ async fn held(pool: &PgPool, table: &TableName) -> Finding {
     }
 }
 
-trait WithMigrate {
-    fn with_migrate(self, table: &TableName, error: &StoreError) -> Self;
-}
-
-impl WithMigrate for Finding {
-    fn with_migrate(mut self, table: &TableName, error: &StoreError) -> Self {
-        if error.code() == Code::TableMissing {
-            self.fix = Some(format!("postbox migrate up --table {table}, or correct the name"));
-        }
-        self
-    }
-}
-
 async fn server(pool: &PgPool) -> Result<Vec<Finding>, StoreError> {
     let server = ask(
         "SELECT current_setting('server_version'), current_setting('server_version_num')::int,
@@ -232,22 +220,11 @@ async fn structure(pool: &PgPool, table: &TableName) -> Result<Vec<Finding>, Sto
     findings.push(Finding::good("layout", "all columns are there"));
     let order = TableOrder::read(&mut connection, &shape).await?;
     findings.push(Finding::good("order", order.in_words()));
-    findings.extend(history(&mut connection, table).await?);
+    let history = history::read(&mut connection, table).await.map_err(classify)?;
+    findings.extend(history.map(|found| diagnose::history(table, &found)));
     findings.extend(drift(&mut connection, table, &migrate).await);
     ask::commit(connection).await?;
     Ok(findings)
-}
-
-/// What stands where the history would be.
-async fn history(connection: &mut PgConnection, table: &TableName) -> Result<Option<Finding>, StoreError> {
-    let Some(found) = HistoryShape::read(connection, table).await.map_err(classify)? else { return Ok(None) };
-    Ok(Some(match found.check() {
-        Ok(()) => Finding::good("history", format!("{} is there", name_of(table))),
-        Err(error) => {
-            let fix = "rename it, if events are to be moved";
-            Finding::doubtful("history", Code::HistoryMissing, error.message(), fix)
-        }
-    }))
 }
 
 /// What `migrate up` would do. An index that is missing or unfinished makes every claim, count or clean read the whole

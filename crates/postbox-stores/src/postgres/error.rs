@@ -6,6 +6,8 @@ use std::time::Duration;
 use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::postgres::PgDatabaseError;
 
+use crate::error::of_driver;
+
 /// Says what a driver error means for the caller, and keeps it as the cause.
 pub fn classify(error: sqlx::Error) -> StoreError {
     use StoreErrorKind::{Conflict, Connection, Refused};
@@ -35,18 +37,7 @@ pub fn classify(error: sqlx::Error) -> StoreError {
             let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
             (code, kind, format!("{}{hint} [{sqlstate}]", database.message()))
         }
-        sqlx::Error::PoolTimedOut => {
-            (Code::DatabaseUnreachable, Connection, "no connection to the database in time".to_owned())
-        }
-        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolClosed => {
-            (Code::DatabaseUnreachable, Connection, error.to_string())
-        }
-        sqlx::Error::Configuration(_) => (Code::DatabaseUrl, Refused, error.to_string()),
-        sqlx::Error::ColumnDecode { .. } | sqlx::Error::ColumnNotFound(_) => {
-            (Code::TableMismatch, Refused, error.to_string())
-        }
-        // A half-read answer: the connection cannot be trusted any more.
-        _ => (Code::DatabaseError, Connection, error.to_string()),
+        driver => of_driver(driver),
     };
     StoreError::new(code, kind, message).caused_by(error)
 }

@@ -11,14 +11,14 @@ use postbox_core::idempotency::{
 use postbox_core::{OutboxTransaction, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::{PgArguments, PgPool, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Postgres, Row as _, Transaction};
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
 use super::ask::{self, ask};
 use super::error::classify;
 use super::store::fnv1a;
 use super::tx::SqlxPostgres;
-use crate::idempotency::{self, TRIES};
+use crate::idempotency::{self, Statements, TRIES};
 use crate::table::Template;
 
 /// The calls of a module, beside its outbox table: `<module>_idempotency`, which `postbox migrate up --idempotency` makes. Cheap to
@@ -44,18 +44,9 @@ pub struct PgIdempotency {
     statements: Arc<Statements>,
 }
 
-#[derive(Debug)]
-struct Statements {
-    label: String,
-    begin: Arc<str>,
-    look: Arc<str>,
-    take_over: Arc<str>,
-    extend: Arc<str>,
-    finished: Arc<str>,
-    abandon: Arc<str>,
-}
-
 type Bound<'q> = Query<'q, Postgres, PgArguments>;
+
+const FINISH: &str = include_str!("sql/idempotency/finish.sql");
 
 impl PgIdempotency {
     /// The calls of the module that has this outbox table. Nothing is connected yet.
@@ -68,8 +59,10 @@ impl PgIdempotency {
             look: fill(include_str!("sql/idempotency/look.sql")),
             take_over: fill(include_str!("sql/idempotency/take_over.sql")),
             extend: fill(include_str!("sql/idempotency/extend.sql")),
+            finish: fill(FINISH),
             finished: fill(include_str!("sql/idempotency/finished.sql")),
             abandon: fill(include_str!("sql/idempotency/abandon.sql")),
+            sweep: fill(include_str!("sql/idempotency/sweep.sql")),
         };
         let table = Arc::new(IdempotencyTable { outbox, prepared: true });
         Self { pool, table, statements: Arc::new(statements) }
@@ -85,7 +78,7 @@ impl PgIdempotency {
 
     /// A statement about one call.
     fn about<'q>(&self, sql: &Arc<str>, call: &'q Call) -> Bound<'q> {
-        about(Arc::clone(sql), self.table.prepared, call)
+        about(sql, self.table.prepared, call)
     }
 
     /// Runs one; whether it changed something.
@@ -131,8 +124,8 @@ impl PgIdempotency {
     }
 }
 
-fn about(sql: Arc<str>, prepared: bool, call: &Call) -> Bound<'_> {
-    let query = sqlx::query(AssertSqlSafe(sql)).persistent(prepared);
+fn about<'q>(sql: &Arc<str>, prepared: bool, call: &'q Call) -> Bound<'q> {
+    let query = sqlx::query(AssertSqlSafe(Arc::clone(sql))).persistent(prepared);
     query.bind(call.principal()).bind(call.route()).bind(call.key())
 }
 
@@ -175,7 +168,7 @@ impl IdempotencyStore for PgIdempotency {
     }
 
     async fn finish(&self, ticket: &Ticket, response: &StoredResponse) -> Result<bool, StoreError> {
-        if self.changes(finishing(Finish { ticket, response })).await? {
+        if self.changes(finishing(&self.statements.finish, Finish { ticket, response })).await? {
             return Ok(true);
         }
         let finished = self.about(&self.statements.finished, ticket.call()).bind(ticket.token());
@@ -192,26 +185,29 @@ impl IdempotencyStore for PgIdempotency {
     }
 }
 
-fn finishing(finish: Finish<'_>) -> Bound<'_> {
+fn finishing<'q>(sql: &Arc<str>, finish: Finish<'q>) -> Bound<'q> {
     let Finish { ticket, response } = finish;
-    let table = ticket.table();
-    let sql = Template::of(&table.outbox, '"').fill(include_str!("sql/idempotency/finish.sql"));
-    let query = about(sql.into(), table.prepared, ticket.call());
+    let query = about(sql, ticket.table().prepared, ticket.call());
     let query = query.bind(ticket.token()).bind(i32::from(response.status));
     query.bind(response.header_block()).bind(response.body.as_deref())
+}
+
+async fn finish(connection: &mut PgConnection, what: Finish<'_>) -> Result<bool, sqlx::Error> {
+    let sql = Template::of(&what.ticket.table().outbox, '"').fill(FINISH);
+    Ok(finishing(&sql.into(), what).execute(connection).await?.rows_affected() > 0)
 }
 
 impl IdempotencyTx<SqlxPostgres> for &mut Transaction<'_, Postgres> {
     type Error = sqlx::Error;
 
     async fn finish(self, what: Finish<'_>) -> Result<bool, sqlx::Error> {
-        Ok(finishing(what).execute(&mut **self).await?.rows_affected() > 0)
+        finish(&mut *self, what).await
     }
 }
 
 impl IdempotencyDriver for SqlxPostgres {
     async fn finish(tx: &mut Transaction<'static, Postgres>, what: Finish<'_>) -> Result<bool, sqlx::Error> {
-        Ok(finishing(what).execute(&mut **tx).await?.rows_affected() > 0)
+        finish(&mut *tx, what).await
     }
 }
 
@@ -221,8 +217,7 @@ impl Sweep for PgIdempotency {
     }
 
     async fn sweep(&self, request: &SweepRequest) -> Result<Swept, StoreError> {
-        let sql = Template::of(&self.table.outbox, '"').fill(include_str!("sql/idempotency/sweep.sql"));
-        let query = ask(sql)
+        let query = ask(&*self.statements.sweep)
             .bind(fnv1a(&format!("outbox-cleaner:{}", self.statements.label)))
             .bind(request.retention.as_secs_f64())
             .bind(i64::from(request.batch));

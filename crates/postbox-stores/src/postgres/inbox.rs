@@ -18,7 +18,7 @@ use super::list::in_range;
 use super::session::{self, Value};
 use super::tx::SqlxPostgres;
 use crate::audit::forgotten;
-use crate::inbox::{FORGET_BATCH, is_no_inbox, missing, name_of};
+use crate::inbox::{FORGET_BATCH, InboxShape, missing, name_of};
 use crate::table::Template;
 use crate::tx::{Session, Statement};
 
@@ -80,21 +80,12 @@ impl InboxDriver for SqlxPostgres {
     }
 }
 
-/// What stands where the inbox of a module would be.
-#[derive(Debug, Clone)]
-pub(super) struct InboxShape {
-    name: String,
-    problems: Vec<String>,
-    indexed: bool,
-}
-
-impl InboxShape {
-    /// Reads it; none if nothing stands there.
-    pub(super) async fn read(
-        connection: &mut PgConnection,
-        table: &TableName,
-    ) -> Result<Option<Self>, sqlx::Error> {
-        let facts = ask(
+/// Reads what stands where the inbox of a module would be; none if nothing does.
+pub(super) async fn read_shape(
+    connection: &mut PgConnection,
+    table: &TableName,
+) -> Result<Option<InboxShape>, sqlx::Error> {
+    let facts = ask(
             "SELECT EXISTS (SELECT 1 FROM pg_index WHERE indrelid = c.oid AND indisunique AND indisvalid AND indpred IS NULL
                             AND pg_get_indexdef(indexrelid) LIKE '%(consumer, message\\_id)%'),
                     EXISTS (SELECT 1 FROM pg_index WHERE indrelid = c.oid AND indisvalid AND indpred IS NULL
@@ -103,31 +94,20 @@ impl InboxShape {
                           WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
              FROM pg_class c WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')",
         );
-        let facts = facts.bind(table.quoted_sibling(&table.inbox(), '"'));
-        let Some(facts) = facts.fetch_optional(connection).await? else { return Ok(None) };
-        let (keyed, indexed, columns): (bool, bool, Vec<String>) =
-            (facts.try_get(0)?, facts.try_get(1)?, facts.try_get(2)?);
-        let mut problems = Vec::new();
-        for (column, kind) in COLUMNS {
-            if !columns.contains(&format!("{column} {kind}")) {
-                problems.push(format!("it has no column {column} of type {kind}"));
-            }
+    let facts = facts.bind(table.quoted_sibling(&table.inbox(), '"'));
+    let Some(facts) = facts.fetch_optional(connection).await? else { return Ok(None) };
+    let (keyed, indexed, columns): (bool, bool, Vec<String>) =
+        (facts.try_get(0)?, facts.try_get(1)?, facts.try_get(2)?);
+    let mut problems = Vec::new();
+    for (column, kind) in COLUMNS {
+        if !columns.contains(&format!("{column} {kind}")) {
+            problems.push(format!("it has no column {column} of type {kind}"));
         }
-        if !keyed {
-            problems.push("its key is not (consumer, message_id)".to_owned());
-        }
-        Ok(Some(Self { name: name_of(table), problems, indexed }))
     }
-
-    /// Whether it is one; another's table of this name is none, and is left alone.
-    pub(super) fn check(&self) -> Result<(), StoreError> {
-        is_no_inbox(&self.name, &self.problems)
+    if !keyed {
+        problems.push("its key is not (consumer, message_id)".to_owned());
     }
-
-    /// Whether its index is there.
-    pub(super) fn is_indexed(&self) -> bool {
-        self.indexed
-    }
+    Ok(Some(InboxShape { name: name_of(table), problems, indexed }))
 }
 
 impl PgAdmin {
@@ -172,7 +152,7 @@ impl InboxAdmin for PgAdmin {
     async fn has_inbox(&self) -> Result<bool, StoreError> {
         let looked = self.looked().await?;
         let mut tx = ask::begin(&self.pool).await?;
-        let found = InboxShape::read(&mut tx, &looked.name).await.map_err(classify)?;
+        let found = read_shape(&mut tx, &looked.name).await.map_err(classify)?;
         ask::commit(tx).await?;
         Ok(found.is_some_and(|found| found.check().is_ok()))
     }

@@ -69,9 +69,11 @@ impl OrderedClaims {
                 "{{{{t_strand}}}} AS strand, t.sequence, t.attempts < {max} AS fresh, {stop} AS stop, {late} AS late, {can} AS can"
             )
         };
+        // The head of each strand, one after another.
+        let heads = include_str!("sql/heads.sql").trim_end();
         let claim = |can: &str, late: &str, follows: &str, unlocked: &str| {
             let names = names.clone().with("next", next).with("follows", follows).with("unlocked", unlocked);
-            let sql = include_str!("sql/claim_ordered.sql");
+            let sql = include_str!("sql/claim_ordered.sql").replace("{{heads}}", heads);
             names.fill(&sql.replace("{{head}}", &head(can, late, "$9")))
         };
         let others = &format!("t.topic <> ALL ($6) AND {REMAINS}");
@@ -97,6 +99,7 @@ impl OrderedClaims {
             // What has something in flight is passed by.
             let can = format!("({free} AND ({{{{t_strand}}}}) NOT IN (SELECT unnest($9::bigint[])))");
             let sql = sql
+                .replace("{{heads}}", heads)
                 .replace("{{head}}", &head(&can, &late, "$8"))
                 .replace("{{stop}}", &stop_at("{{t_strand}}"));
             let sql = sql.replace("{{free}}", &free).replace("{{late}}", &late).replace("{{bytes}}", bytes);

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use postbox_core::{Code, Layout, StoreError, StoreErrorKind, TableName};
+use postbox_core::{Layout, StoreError, TableName};
 use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 
 use super::error::classify;
+use crate::schema::{problems, refuse};
 use crate::table::missing;
 
 /// The twelve standard columns with their types, as the catalogue writes them.
@@ -117,26 +118,8 @@ impl TableShape {
 
     /// Whether the columns that are there have the right types, and the standard ones are all there.
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        let mut problems = Vec::new();
-        for (column, wanted) in STANDARD {
-            match self.columns.get(column) {
-                None => problems.push(format!("{column} is missing")),
-                Some(actual) if actual != wanted => {
-                    problems.push(format!("{column} is {actual}, not {wanted}"));
-                }
-                Some(_) => {}
-            }
-        }
-        for (column, wanted) in EXTENSION {
-            if let Some(actual) = self.columns.get(column).filter(|actual| *actual != wanted) {
-                problems.push(format!("{column} is {actual}, not {wanted}"));
-            }
-        }
-        if problems.is_empty() {
-            return Ok(());
-        }
-        let message = format!("{}: {}", self.name, problems.join("; "));
-        Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
+        let problems = problems(&self.columns, &STANDARD, &EXTENSION);
+        refuse(&self.name, &problems)
     }
 
     /// Extension columns that are not there.

@@ -6,11 +6,12 @@ use postbox_core::store::Tenants;
 use super::durable::DISK_HAS_ALL;
 use super::facts::FACTS;
 use super::fan::REMAINS;
-use super::history::Sent;
+use super::history;
 use super::letters::Letters;
 use super::place;
 use super::schema::TableShape;
 use super::tenants;
+use crate::history::Sent;
 use crate::table::Template;
 
 #[derive(Debug)]
@@ -124,7 +125,7 @@ fn settles(base: &Template, shape: &TableShape, sent: &Sent, stay: &str, go: &st
     let (gone, arrive) = match sent {
         Sent::Kept => return base.fill(stay),
         Sent::Moved(history) => {
-            let arrive = history.arrive(&shape.name, "g.settled_attempts");
+            let arrive = history::arrive(history, &shape.name, "g.settled_attempts");
             ("t.*, s.attempts AS settled_attempts", format!("{arrive}\n    RETURNING id"))
         }
         Sent::Deleted => ("t.id", "SELECT id FROM gone".to_owned()),
@@ -136,9 +137,10 @@ fn settles(base: &Template, shape: &TableShape, sent: &Sent, stay: &str, go: &st
 fn settles_alike(base: &Template, shape: &TableShape, sent: &Sent) -> String {
     let (gone, arrive) = match sent {
         Sent::Kept => return base.fill(include_str!("sql/own_settle_delivered.sql")),
-        Sent::Moved(history) => {
-            (", gone AS (", format!("    RETURNING t.*\n)\n{}", history.arrive(&shape.name, "$2::int")))
-        }
+        Sent::Moved(history) => (
+            ", gone AS (",
+            format!("    RETURNING t.*\n)\n{}", history::arrive(history, &shape.name, "$2::int")),
+        ),
         Sent::Deleted => ("", String::new()),
     };
     base.clone().with("gone", gone).with("arrive", arrive).fill(include_str!("sql/own_gone_delivered.sql"))
@@ -209,6 +211,9 @@ fn journal(wait: Wait) -> String {
     )
 }
 
+/// What a settle adds to a row: sinks that have confirmed it, and why it was not delivered.
+const NOTED: &str = include_str!("sql/noted.sql");
+
 const EXPIRED: &str = "locked_at < now() - make_interval(secs => $5)";
 
 impl Statements {
@@ -223,6 +228,7 @@ impl Statements {
             .with("mine", mine("$1"))
             .with("places", place::parameter("$6", pooled))
             .with("facts", FACTS)
+            .with("noted", NOTED.trim_end())
             .with("tenants", tenants::condition(tenants))
             .with("traceparent", text_column(shape, "traceparent"))
             .with("tracestate", text_column(shape, "tracestate"));

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::claim::ClaimState;
 use super::durable::{self, Durable};
 use super::error::within;
-use super::history::Sent;
+use super::history;
 use super::link::{Link, OPERATION_LIMIT};
 use super::order::TableOrder;
 use super::ordered::OrderedClaims;
@@ -158,7 +158,7 @@ impl Inner {
             let indexed = tenants::is_indexed(&mut settles.connection, &shape).await?;
             check_tenants(&self.settings, &shape.name, indexed)?;
         }
-        let sent = Sent::look(&mut settles.connection, &shape, self.settings.history).await?;
+        let sent = history::look(&mut settles.connection, &shape, self.settings.history).await?;
         settles.keep().await?;
         if pooled {
             if layout == Layout::Bare && self.settings.single_active {

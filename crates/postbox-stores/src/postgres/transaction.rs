@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::signal;
 use super::tx::{SqlxPostgres, insert};
 use crate::table::Template;
+use crate::tx::commit;
 
 /// What [`Outbox::begin`](postbox_core::Outbox::begin) opens on a [`PgPool`].
 pub type PgOutboxTransaction = OutboxTransaction<SqlxPostgres>;
@@ -45,9 +46,7 @@ impl Driver for SqlxPostgres {
     }
 
     async fn commit(tx: Self::Transaction) -> Result<(), CommitError<sqlx::Error>> {
-        let committed = tx.commit().await.map_err(|error| {
-            if certain(&error) { CommitError::RolledBack(error) } else { CommitError::Unknown(error) }
-        });
+        let committed = commit(tx, certain).await;
         if !matches!(committed, Err(CommitError::RolledBack(_))) {
             signal::give();
         }

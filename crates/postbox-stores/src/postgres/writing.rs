@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use postbox_core::{Availability, Json, Layout, OutboxTable, Payload, Record, TableName};
+use postbox_core::{Availability, Json, Layout, OutboxTable, Record, TableName};
 use uuid::Uuid;
 
 use super::session::Value;
 use super::{order, wake};
 use crate::table::Template;
+use crate::tx;
 
 /// Which statement is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,10 +92,7 @@ fn write(name: &TableName, layout: Layout, Form { one, birth, locks, rings }: Fo
 
 /// The headers of these events as text, for [`values`] to borrow.
 pub(super) fn headers(records: &[(&Record, bool)]) -> Vec<Option<String>> {
-    let text = |record: &Record| {
-        (!record.headers.is_empty()).then(|| serde_json::to_string(&record.headers).unwrap_or_default())
-    };
-    records.iter().map(|(record, _)| text(record)).collect()
+    records.iter().map(|(record, _)| tx::headers(record)).collect()
 }
 
 /// All columns of these events: arrays of them, or those of one alone.
@@ -116,10 +114,7 @@ pub(super) fn values<'q>(
     column!(Uuid, Uuids, r => r.event_id.0);
     column!(Uuid, Uuids, r => r.tenant_id.0);
     column!(Text, Texts, r => Some(r.topic.as_str()));
-    column!(Text, Texts, r => match &r.payload {
-        Payload::Json(json) => Some(json.as_str()),
-        Payload::Bytes { .. } => Some("null"),
-    });
+    column!(Text, Texts, r => Some(tx::payload(r).0));
     column!(Time, Times, r => match r.available {
         Availability::At(at) => Some(at),
         Availability::Now | Availability::After(_) => None,
@@ -144,14 +139,8 @@ pub(super) fn values<'q>(
     column!(Text, Texts, r => r.metadata.as_ref().map(Json::as_str));
     column!(Text, Texts, r => r.traceparent.as_deref());
     column!(Text, Texts, r => r.tracestate.as_deref());
-    column!(Bytes, Blobs, r => match &r.payload {
-        Payload::Bytes { bytes, .. } => Some(&**bytes),
-        Payload::Json(_) => None,
-    });
-    column!(Text, Texts, r => match &r.payload {
-        Payload::Bytes { content_type, .. } => Some(content_type.as_str()),
-        Payload::Json(_) => None,
-    });
+    column!(Bytes, Blobs, r => tx::payload(r).1);
+    column!(Text, Texts, r => tx::payload(r).2);
     // Rising, where the table's own default is random: the newest rows are beside each other in the index of the key.
     column!(Uuid, Uuids, _r => Uuid::now_v7());
     values

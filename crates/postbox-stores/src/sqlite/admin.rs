@@ -11,12 +11,14 @@ use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqlitePool};
 use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
 use tokio::sync::OnceCell;
 
-use super::clock::{from_micros, now, span};
+use super::clock::{now, span};
 use super::error::{classify, within};
-use super::history::HistoryShape;
+use super::history;
 use super::link::{Link, Taken};
 use super::patience::OPERATION_LIMIT;
 use super::schema::{TableShape, in_main, names};
+use crate::history::HistoryShape;
+use crate::shown;
 use crate::table::Template;
 
 /// Counts stop here; beyond, pending events are only counted, up to the second bound: then there are at least so many.
@@ -127,7 +129,7 @@ impl Inner {
                 link.file().await?;
                 TableShape::expect(&mut link.connection, &table).await?;
                 let template = names(&mut link.connection, &table).await?;
-                let history = HistoryShape::find(&mut link.connection, &table).await.map_err(classify)?;
+                let history = history::find(&mut link.connection, &table).await.map_err(classify)?;
                 link.keep();
                 Ok(Looked { key: table.to_string(), template, history })
             })
@@ -198,17 +200,7 @@ impl Inspect for SqliteAdmin {
         let row = within(OPERATION_LIMIT, query.fetch_optional(&mut link.connection)).await?;
         link.keep();
         let Some(row) = row else { return Ok(TableRelay::default()) };
-        let read = || -> Result<TableRelay, sqlx::Error> {
-            Ok(TableRelay {
-                leader: row.try_get(0)?,
-                epoch: row.try_get(1)?,
-                strategy: row.try_get(2)?,
-                paused_at: row.try_get::<Option<i64>, _>(3)?.map(from_micros),
-                paused_by: row.try_get(4)?,
-                paused_reason: row.try_get(5)?,
-            })
-        };
-        read().map_err(classify)
+        shown::relay(&row).map_err(classify)
     }
 }
 

@@ -1,10 +1,6 @@
 //! The events of a table for people: shown, watched, sent again. `list.rs` lists them.
 
-use std::collections::HashSet;
-
-use postbox_core::{
-    Browse, Content, EventDetail, EventId, EventStatus, Json, ListRequest, Page, Published, StoreError,
-};
+use postbox_core::{Browse, EventDetail, EventId, EventStatus, ListRequest, Page, Published, StoreError};
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 use time::OffsetDateTime;
@@ -13,10 +9,12 @@ use super::admin::{Looked, SqliteAdmin, audit};
 use super::clock::{from_micros, micros, now};
 use super::dead::{DISCARD, REVIVE};
 use super::error::classify;
+use super::history;
 use super::list::{self, fill};
-use super::row::{number, text, time, uuid};
-use crate::audit::described;
+use crate::audit::{described, published};
+use crate::browse::{others, page};
 use crate::sequenced::array;
+use crate::shown;
 
 /// What a replay does to a published row beyond what it does to a dead one.
 const AGAIN: &str = ", published_at = NULL, sinks_done = NULL";
@@ -34,45 +32,6 @@ const BETWEEN: &str = "published_at >= ?1 AND published_at < ?2 AND (?3 IS NULL 
 fn digits(events: &[EventId]) -> String {
     let ids: Vec<String> = events.iter().map(|event| event.0.simple().to_string()).collect();
     serde_json::json!(ids).to_string()
-}
-
-/// JSON as the table has it. The table does not check all of it: what is none is shown as a text.
-fn json(row: &SqliteRow, place: usize) -> Result<Option<Json>, sqlx::Error> {
-    let read = |text: String| {
-        Json::from_text(text.as_str())
-            .or_else(|_| Json::from_value(&text))
-            .unwrap_or_else(|_| Json::trusted("null"))
-    };
-    Ok(text(row, place)?.map(read))
-}
-
-fn detail(row: &SqliteRow, with_content: bool) -> Result<EventDetail, sqlx::Error> {
-    let content = if with_content {
-        Some(Content {
-            payload: json(row, 26)?.unwrap_or_else(|| Json::trusted("null")),
-            payload_raw: row.try_get(27)?,
-            metadata: json(row, 28)?,
-        })
-    } else {
-        None
-    };
-    Ok(EventDetail {
-        summary: list::summary(row)?,
-        locked_at: time(row, 13)?,
-        headers: json(row, 14)?,
-        occurred_at: time(row, 15)?,
-        schema_id: text(row, 16)?,
-        schema_version: number(row, 17)?,
-        routing_key: text(row, 18)?,
-        traceparent: text(row, 19)?,
-        tracestate: text(row, 20)?,
-        locked_by: text(row, 21)?,
-        dlq_at: time(row, 22)?,
-        content_type: text(row, 23)?,
-        attempts_log: json(row, 24)?,
-        sinks_done: text(row, 25)?.and_then(|done| serde_json::from_str(&done).ok()),
-        content,
-    })
 }
 
 /// A change that answers the ids of its rows.
@@ -94,7 +53,7 @@ impl SqliteAdmin {
         let mut link = self.0.link.begin().await?;
         let rows = sqlx::query(AssertSqlSafe(change.sql)).bind(change.chosen).bind(now());
         let rows = rows.fetch_all(&mut link.connection).await.map_err(classify)?;
-        let events: Vec<EventId> = rows.iter().map(|row| EventId(uuid(row, 0).unwrap_or_default())).collect();
+        let events: Vec<EventId> = rows.iter().map(|row| shown::event_id(row, 0)).collect();
         if !events.is_empty() {
             let number = events.len() as u64;
             audit(&mut link.connection, looked, who, change.action, &change.what, number).await?;
@@ -124,7 +83,7 @@ impl SqliteAdmin {
             let back = format!(
                 "{} FROM json_each(?1) AS s CROSS JOIN {{{{history}}}} AS h ON h.sequence = s.value ->> 0
                  WHERE +h.published_at = s.value ->> 1 ON CONFLICT DO NOTHING RETURNING event_id, sequence",
-                history.come_back()
+                history::come_back(history)
             );
             let back = sqlx::query(AssertSqlSafe(fill(looked, &back))).bind(part(true)).bind(now());
             let back = back.fetch_all(&mut link.connection).await.map_err(classify)?;
@@ -135,7 +94,7 @@ impl SqliteAdmin {
             left.execute(&mut link.connection).await.map_err(classify)?;
             rows.extend(back);
         }
-        let events: Vec<EventId> = rows.iter().map(|row| EventId(uuid(row, 0).unwrap_or_default())).collect();
+        let events: Vec<EventId> = rows.iter().map(|row| shown::event_id(row, 0)).collect();
         if !events.is_empty() {
             let number = events.len() as u64;
             audit(&mut link.connection, looked, who, "replay published", what, number).await?;
@@ -210,7 +169,7 @@ async fn statuses(
 ) -> Result<Vec<(EventId, EventStatus)>, StoreError> {
     let query = sqlx::query(AssertSqlSafe(fill(looked, sql))).bind(digits(events));
     let rows = query.fetch_all(connection).await.map_err(classify)?;
-    let read = |row: &SqliteRow| Ok((EventId(row.try_get(0)?), list::status(row, 1)?));
+    let read = |row: &SqliteRow| Ok((EventId(row.try_get(0)?), shown::status(row, 1)?));
     rows.iter().map(read).collect::<Result<_, sqlx::Error>>().map_err(classify)
 }
 
@@ -222,13 +181,9 @@ impl Browse for SqliteAdmin {
     async fn list(&self, request: &ListRequest) -> Result<Page, StoreError> {
         let looked = self.0.looked().await?;
         let mut link = self.0.reader().await?;
-        let (mut events, bounded) = list::list(&mut link.connection, looked, request).await?;
+        let (events, bounded) = list::list(&mut link.connection, looked, request).await?;
         link.keep();
-        let limit = request.limit as usize;
-        let more = events.len() > limit;
-        events.truncate(limit);
-        let next = events.last().filter(|_| more).map(|event| event.sequence);
-        Ok(Page { events, next, bounded })
+        Ok(page(events, request.limit, bounded))
     }
 
     async fn show(&self, event: EventId, with_content: bool) -> Result<Option<EventDetail>, StoreError> {
@@ -251,7 +206,7 @@ impl Browse for SqliteAdmin {
         let query = sqlx::query(AssertSqlSafe(fill(looked, &all))).bind(event.0);
         let row = query.fetch_optional(&mut link.connection).await.map_err(classify)?;
         link.keep();
-        row.map(|row| detail(&row, with_content)).transpose().map_err(classify)
+        row.map(|row| shown::detail(&row, with_content)).transpose().map_err(classify)
     }
 
     async fn statuses(&self, events: &[EventId]) -> Result<Vec<(EventId, EventStatus)>, StoreError> {
@@ -267,8 +222,7 @@ impl Browse for SqliteAdmin {
         let found = if looked.history.is_some() {
             // There is no index for it. Who asks mostly asks about what was just published.
             let mut found = statuses(&mut link.connection, looked, &with(LATEST), events).await?;
-            let known: HashSet<EventId> = found.iter().map(|(event, _)| *event).collect();
-            let rest: Vec<EventId> = events.iter().filter(|event| !known.contains(event)).copied().collect();
+            let rest = others(events, &found);
             if !rest.is_empty() {
                 found.extend(statuses(&mut link.connection, looked, &with("{{history}}"), &rest).await?);
             }
@@ -323,10 +277,7 @@ impl Browse for SqliteAdmin {
              WHERE sequence = chosen AND +published_at = at RETURNING event_id"
         );
         let sql = fill(looked, &sql);
-        let what = match which {
-            Published::Events { event_ids } => described(event_ids),
-            Published::Between { .. } => serde_json::json!({ "published": which }),
-        };
+        let what = published(which);
         loop {
             let mut reader = self.0.reader().await?;
             let chosen = choose(&mut reader.connection, looked, which, limit).await?;

@@ -1,18 +1,17 @@
 //! Dead events: found by filter, grouped by cause, replayed or discarded, every change audited.
 
-use std::collections::HashMap;
-
 use futures_util::TryStreamExt as _;
-use postbox_core::{DeadCause, DeadEvent, DeadFilter, DeadLetters, EventId, StoreError, TenantId};
+use postbox_core::{DeadCause, DeadEvent, DeadFilter, DeadLetters, EventId, StoreError};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
 use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
 
 use super::admin::{Looked, SqliteAdmin, audit};
-use super::clock::{from_micros, now, span};
+use super::clock::{now, span};
 use super::error::classify;
-use super::row::{number, text, uuid};
-use crate::cause::{cause_of, has_cause};
+use crate::cause::{Causes, has_cause};
+use crate::row::Cells as _;
+use crate::shown;
 
 /// The condition of a filter: `?1` to `?7`, each left out where it is null. Causes are compared outside of SQL, which
 /// has no regular expressions here.
@@ -44,23 +43,7 @@ fn bind<'q>(query: Filtered<'q>, filter: &'q DeadFilter, now: i64) -> Filtered<'
         .bind(&filter.aggregate_id)
 }
 
-/// A row as well as it can be read: what is not even an event must not hide the others.
-fn read(row: &SqliteRow) -> Result<DeadEvent, sqlx::Error> {
-    Ok(DeadEvent {
-        event_id: EventId(uuid(row, 0).unwrap_or_default()),
-        tenant_id: TenantId(uuid(row, 1).unwrap_or_default()),
-        topic: text(row, 2)?.unwrap_or_default(),
-        aggregate_type: text(row, 3)?,
-        aggregate_id: text(row, 4)?,
-        sequence: row.try_get(5)?,
-        attempts: number(row, 6)?.unwrap_or_default(),
-        created_at: from_micros(row.try_get(7)?),
-        dead_at: from_micros(row.try_get(8)?),
-        last_error: text(row, 9)?,
-    })
-}
-
-/// Walks over the rows that match, oldest first, until `each` has had enough; the columns are those of [`read`].
+/// Walks over the rows that match, oldest first, until `each` has had enough; the columns are those of [`shown::dead`].
 async fn walk(
     connection: &mut SqliteConnection,
     looked: &Looked,
@@ -75,7 +58,7 @@ async fn walk(
     );
     let mut rows = bind(sqlx::query(AssertSqlSafe(sql)), filter, now()).fetch(connection);
     while let Some(row) = rows.try_next().await.map_err(classify)? {
-        let error = text(&row, 9).map_err(classify)?;
+        let error = row.text(9).map_err(classify)?;
         if has_cause(filter, error.as_deref()) && !each(&row).map_err(classify)? {
             break;
         }
@@ -137,7 +120,7 @@ impl DeadLetters for SqliteAdmin {
         }
         let mut link = self.0.reader().await?;
         walk(&mut link.connection, looked, filter, |row| {
-            events.push(read(row)?);
+            events.push(shown::dead(row)?);
             Ok(events.len() < limit)
         })
         .await?;
@@ -168,25 +151,15 @@ impl DeadLetters for SqliteAdmin {
     async fn causes(&self, filter: &DeadFilter) -> Result<Vec<DeadCause>, StoreError> {
         let looked = self.0.looked().await?;
         let mut link = self.0.reader().await?;
-        let mut causes: HashMap<(String, String), DeadCause> = HashMap::new();
+        let mut causes = Causes::default();
         walk(&mut link.connection, looked, filter, |row| {
-            let topic = text(row, 2)?.unwrap_or_default();
-            let (cause, at) = (cause_of(&text(row, 9)?.unwrap_or_default()), from_micros(row.try_get(8)?));
-            let new =
-                || DeadCause { cause: cause.clone(), topic: topic.clone(), events: 0, first: at, last: at };
-            let known = causes.entry((cause.clone(), topic.clone())).or_insert_with(new);
-            known.events += 1;
-            known.last = at;
+            let (topic, error) = (row.text(2)?.unwrap_or_default(), row.text(9)?.unwrap_or_default());
+            causes.add(&topic, &error, row.known_time(8)?);
             Ok(true)
         })
         .await?;
         link.keep();
-        let mut causes: Vec<DeadCause> = causes.into_values().collect();
-        causes.sort_unstable_by(|a, b| {
-            b.events.cmp(&a.events).then_with(|| (&a.cause, &a.topic).cmp(&(&b.cause, &b.topic)))
-        });
-        causes.truncate(1000);
-        Ok(causes)
+        Ok(causes.ranked())
     }
 
     async fn replay(&self, event: EventId, who: &str) -> Result<bool, StoreError> {

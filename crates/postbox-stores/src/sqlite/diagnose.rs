@@ -9,11 +9,12 @@ use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 use super::admin::SqliteAdmin;
 use super::clock::now;
 use super::error::{classify, is_busy, within};
-use super::history::{HistoryShape, name_of};
+use super::history;
 use super::link::Link;
-use super::migrate::{Step, plan};
+use super::migrate::plan;
 use super::patience::{OPERATION_LIMIT, Patience};
 use super::schema::{TableShape, in_main};
+use crate::diagnose;
 
 const MIB: u64 = 1 << 20;
 
@@ -60,7 +61,7 @@ impl Diagnose for SqliteAdmin {
         findings.push(log(file));
         match structure(connection, table).await {
             Ok(found) => findings.extend(found),
-            Err(error) => findings.push(Finding::failed("table", &error).with_fix(table, &error)),
+            Err(error) => findings.push(diagnose::failed(table, &error)),
         }
         // A connection that something could not be asked of is not used again.
         if findings.iter().all(|finding| finding.level == Level::Good) {
@@ -100,21 +101,6 @@ impl Diagnose for SqliteAdmin {
             })
         };
         read().map_err(classify)
-    }
-}
-
-trait WithFix {
-    fn with_fix(self, table: &TableName, error: &StoreError) -> Self;
-}
-
-impl WithFix for Finding {
-    fn with_fix(mut self, table: &TableName, error: &StoreError) -> Self {
-        if error.code() == Code::TableMissing {
-            self.fix = Some(format!("postbox migrate up --table {table}, or correct the name"));
-        } else if error.code() == Code::TableNameInvalid {
-            self.fix = Some(format!("--table {}", table.table()));
-        }
-        self
     }
 }
 
@@ -223,50 +209,15 @@ async fn structure(connection: &mut SqliteConnection, table: &TableName) -> Resu
     shape.check()?;
     let migrate = format!("postbox migrate up --table {table}");
     let mut findings = vec![Finding::good("table", format!("{table} is there"))];
-    let missing = shape.lacking();
-    if !missing.is_empty() {
-        let what = format!("no relay works on it: no {}", missing.join(", no "));
-        findings.push(Finding::wrong("layout", Code::ColumnMissing, what, migrate));
+    let lacking = shape.lacking();
+    findings.push(diagnose::layout(&lacking, &migrate));
+    if !lacking.is_empty() {
         return Ok(findings);
     }
-    findings.push(Finding::good("layout", "all columns are there"));
-    if let Some(found) = HistoryShape::read(connection, &table).await.map_err(classify)? {
-        findings.push(match found.check() {
-            Ok(()) => Finding::good("history", format!("{} is there", name_of(&table))),
-            Err(error) => {
-                let fix = "rename it, if events are to be moved";
-                Finding::doubtful("history", Code::HistoryMissing, error.message(), fix)
-            }
-        });
-    }
-    findings.extend(drift(connection, &table, &migrate).await);
+    let history = history::read(connection, &table).await.map_err(classify)?;
+    findings.extend(history.map(|found| diagnose::history(&table, &found)));
+    findings.extend(diagnose::drift(plan(connection, &table).await, &migrate));
     Ok(findings)
-}
-
-/// What `migrate up` would do. Without its indexes every claim, count or clean reads the whole table, and without its row
-/// in `postbox_relay` none works; the view is for people alone.
-async fn drift(connection: &mut SqliteConnection, table: &TableName, migrate: &str) -> Vec<Finding> {
-    let steps = match plan(connection, table).await {
-        Ok(plan) => plan.steps,
-        Err(error) => return vec![Finding::failed("schema", &error)],
-    };
-    let finding = |step: &Step| {
-        let what = format!("schema differs: {}", step.what);
-        if step.what.ends_with("view") {
-            Finding::doubtful("schema", Code::SchemaDrift, what, migrate)
-        } else if step.what.contains("index") {
-            Finding::wrong("schema", Code::IndexMissing, what, migrate)
-        } else {
-            Finding::wrong("schema", Code::SchemaDrift, what, migrate)
-        }
-    };
-    // The journal has its own check.
-    let differs: Vec<Finding> =
-        steps.iter().filter(|step| !step.what.starts_with('~')).map(finding).collect();
-    if differs.is_empty() {
-        return vec![Finding::good("schema", "the schema is as this version wants it")];
-    }
-    differs
 }
 
 /// Bytes for people.

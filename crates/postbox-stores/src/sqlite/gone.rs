@@ -13,8 +13,9 @@ use uuid::Uuid;
 
 use super::clock::now;
 use super::error::classify;
-use super::history::Sent;
+use super::history;
 use super::store::{Inner, Opened, not_settled};
+use crate::history::Sent;
 use crate::sequenced::{array, claims_of, fence, sequence_of, verdict};
 use crate::table::Template;
 
@@ -48,7 +49,7 @@ impl Gone {
         match sent {
             Sent::Kept => None,
             Sent::Moved(history) => {
-                let arrive = history.arrive();
+                let arrive = history::arrive(history);
                 Some(Self {
                     arrive: Some(names.fill(&format!("{arrive} FROM {{{{table}}}} AS t WHERE {CLAIM}"))),
                     leave,
@@ -176,7 +177,6 @@ async fn run(
 #[cfg(test)]
 mod tests {
     use super::super::admin::counts_sql;
-    use super::super::history::HistoryShape;
     use super::super::migrate::{Extras, Format, print_up_with};
     use super::super::plans::{lives, plan};
     use super::super::schema::names;
@@ -193,7 +193,7 @@ mod tests {
                 sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
             }
             let names = names(&mut connection, &table).await.unwrap();
-            let history = HistoryShape::find(&mut connection, &table).await.unwrap().unwrap();
+            let history = history::find(&mut connection, &table).await.unwrap().unwrap();
             let mut statements = Vec::new();
             for sent in [Sent::Moved(history), Sent::Deleted] {
                 let gone = Gone::new(&names, &sent).unwrap();

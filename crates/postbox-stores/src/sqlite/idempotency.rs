@@ -19,7 +19,7 @@ use super::error::classify;
 use super::patience::Patience;
 use super::schema::in_main;
 use super::tx::SqlxSqlite;
-use crate::idempotency::{self, TRIES};
+use crate::idempotency::{self, Statements, TRIES};
 use crate::table::Template;
 
 /// The calls of a module, beside its outbox table: `<module>_idempotency`, which `postbox migrate up --idempotency` makes. Cheap to
@@ -33,19 +33,6 @@ pub struct SqliteIdempotency {
     pool: SqlitePool,
     table: Arc<IdempotencyTable>,
     statements: Arc<Statements>,
-}
-
-#[derive(Debug)]
-struct Statements {
-    label: String,
-    begin: Arc<str>,
-    look: Arc<str>,
-    take_over: Arc<str>,
-    extend: Arc<str>,
-    finish: Arc<str>,
-    finished: Arc<str>,
-    abandon: Arc<str>,
-    sweep: Arc<str>,
 }
 
 type Bound<'q> = Query<'q, Sqlite, SqliteArguments>;

@@ -19,7 +19,7 @@ use super::schema::in_main;
 use super::session::Value;
 use super::tx::SqlxSqlite;
 use crate::audit::forgotten;
-use crate::inbox::{FORGET_BATCH, is_no_inbox, missing};
+use crate::inbox::{FORGET_BATCH, InboxShape, missing};
 use crate::table::Template;
 use crate::tx::{Session, Statement};
 
@@ -81,66 +81,45 @@ impl InboxDriver for SqlxSqlite {
     }
 }
 
-/// What stands where the inbox of a module would be.
-#[derive(Debug, Clone)]
-pub(super) struct InboxShape {
-    name: String,
-    problems: Vec<String>,
-    indexed: bool,
-}
-
-impl InboxShape {
-    /// Reads it; none if nothing stands there.
-    pub(super) async fn read(
-        connection: &mut SqliteConnection,
-        table: &TableName,
-    ) -> Result<Option<Self>, sqlx::Error> {
-        let name = table.inbox();
-        let indexed = sqlx::query_scalar::<_, bool>(
-            "SELECT EXISTS (SELECT 1 FROM sqlite_schema i WHERE i.type = 'index' AND i.tbl_name = ?1
+/// Reads what stands where the inbox of a module would be; none if nothing does.
+pub(super) async fn read_shape(
+    connection: &mut SqliteConnection,
+    table: &TableName,
+) -> Result<Option<InboxShape>, sqlx::Error> {
+    let name = table.inbox();
+    let indexed = sqlx::query_scalar::<_, bool>(
+        "SELECT EXISTS (SELECT 1 FROM sqlite_schema i WHERE i.type = 'index' AND i.tbl_name = ?1
                               AND instr(i.sql, '(processed_at)') > 0 AND instr(upper(i.sql), 'WHERE') = 0)
              FROM sqlite_schema WHERE type = 'table' AND name = ?1",
-        );
-        let Some(indexed) = indexed.bind(&name).fetch_optional(&mut *connection).await? else {
-            return Ok(None);
-        };
-        let columns = sqlx::query_as::<_, (String, String, i64)>(
-            "SELECT name, upper(type), pk FROM pragma_table_info(?1)",
-        );
-        let columns = columns.bind(&name).fetch_all(connection).await?;
-        let mut problems = Vec::new();
-        for (column, kind, key) in COLUMNS {
-            match columns.iter().find(|(name, ..)| name == column) {
-                Some((_, actual, place)) if actual == kind && *place == key => {}
-                Some((_, actual, _)) if actual != kind => {
-                    problems.push(format!("{column} is {actual}, not {kind}"));
-                }
-                Some(_) => problems.push("its key is not (consumer, message_id)".to_owned()),
-                None => problems.push(format!("{column} is missing")),
+    );
+    let Some(indexed) = indexed.bind(&name).fetch_optional(&mut *connection).await? else {
+        return Ok(None);
+    };
+    let columns =
+        sqlx::query_as::<_, (String, String, i64)>("SELECT name, upper(type), pk FROM pragma_table_info(?1)");
+    let columns = columns.bind(&name).fetch_all(connection).await?;
+    let mut problems = Vec::new();
+    for (column, kind, key) in COLUMNS {
+        match columns.iter().find(|(name, ..)| name == column) {
+            Some((_, actual, place)) if actual == kind && *place == key => {}
+            Some((_, actual, _)) if actual != kind => {
+                problems.push(format!("{column} is {actual}, not {kind}"));
             }
+            Some(_) => problems.push("its key is not (consumer, message_id)".to_owned()),
+            None => problems.push(format!("{column} is missing")),
         }
-        problems.dedup();
-        Ok(Some(Self { name, problems, indexed }))
     }
+    problems.dedup();
+    Ok(Some(InboxShape { name, problems, indexed }))
+}
 
-    /// Whether there is one that is ours; another's table of this name is none.
-    pub(super) async fn is_there(
-        connection: &mut SqliteConnection,
-        table: &TableName,
-    ) -> Result<bool, StoreError> {
-        let found = Self::read(connection, &in_main(table)?).await.map_err(classify)?;
-        Ok(found.is_some_and(|found| found.check().is_ok()))
-    }
-
-    /// Whether it is one; another's table of this name is none, and is left alone.
-    pub(super) fn check(&self) -> Result<(), StoreError> {
-        is_no_inbox(&self.name, &self.problems)
-    }
-
-    /// Whether its index is there.
-    pub(super) fn is_indexed(&self) -> bool {
-        self.indexed
-    }
+/// Whether there is one that is ours; another's table of this name is none.
+pub(super) async fn is_there(
+    connection: &mut SqliteConnection,
+    table: &TableName,
+) -> Result<bool, StoreError> {
+    let found = read_shape(connection, &in_main(table)?).await.map_err(classify)?;
+    Ok(found.is_some_and(|found| found.check().is_ok()))
 }
 
 impl SqliteAdmin {
@@ -197,7 +176,7 @@ impl InboxAdmin for SqliteAdmin {
     async fn has_inbox(&self) -> Result<bool, StoreError> {
         self.0.looked().await?;
         let mut link = self.0.reader().await?;
-        let found = InboxShape::is_there(&mut link.connection, self.table()).await?;
+        let found = is_there(&mut link.connection, self.table()).await?;
         link.keep();
         Ok(found)
     }

@@ -10,8 +10,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::clock::{now, span};
 use super::error::{classify, within};
 use super::patience::OPERATION_LIMIT;
-use super::row::{self, text, uuid};
 use super::store::{Inner, Opened};
+use crate::row::{self, Cells as _};
 use crate::seen::Candidate;
 use crate::sequenced::{Content, array};
 
@@ -156,8 +156,8 @@ impl Inner {
         let read = |row: &sqlx::sqlite::SqliteRow| -> Result<Buried, sqlx::Error> {
             Ok(Buried {
                 sequence: row.try_get(0)?,
-                event_id: EventId(uuid(row, 1).unwrap_or_default()),
-                topic: text(row, 2)?.unwrap_or_default(),
+                event_id: EventId(row.uuid(1).unwrap_or_default()),
+                topic: row.text(2)?.unwrap_or_default(),
             })
         };
         dead.iter().map(read).collect::<Result<_, _>>().map_err(classify)

@@ -12,9 +12,9 @@ use uuid::Uuid;
 use super::clock::{from_micros, now, span};
 use super::error::{classify, within};
 use super::patience::OPERATION_LIMIT;
-use super::row;
 use super::store::{Inner, Opened};
 use crate::letters::{self, PAGE, SUSPECT_WAIT};
+use crate::row::{self, Cells as _};
 use crate::sequenced::{Content, array};
 
 impl Inner {
@@ -101,7 +101,7 @@ impl Inner {
         reader.keep();
         let read = |row: &sqlx::sqlite::SqliteRow| -> Result<_, sqlx::Error> {
             let dead_at = row.try_get::<Option<i64>, _>(row::COLUMNS)?.unwrap_or_default();
-            Ok((row::decode(row, &self.label)?, dead_at, row::text(row, row::COLUMNS + 1)?))
+            Ok((row::decode(row, &self.label)?, dead_at, row.text(row::COLUMNS + 1)?))
         };
         rows.iter().map(read).collect::<Result<_, _>>().map_err(classify)
     }

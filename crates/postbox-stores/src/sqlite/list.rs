@@ -3,24 +3,22 @@
 //! A walk alone would look at very many events to find a few of one kind far back, so what is rare is taken from the
 //! index that holds it apart. Both look at a bounded number of rows, and a list is exact wherever either of them is.
 
-use postbox_core::{
-    Direction, EventFilter, EventId, EventStatus, EventSummary, ListRequest, StoreError, TenantId,
-};
+use postbox_core::{Direction, EventFilter, EventStatus, EventSummary, ListRequest, StoreError};
 use sqlx::query::Query;
-use sqlx::sqlite::{SqliteArguments, SqliteRow};
+use sqlx::sqlite::SqliteArguments;
 use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
 
 use super::admin::Looked;
-use super::clock::{from_micros, micros, now};
+use super::clock::{micros, now};
 use super::error::classify;
-use super::row::{number, text, time, uuid};
+use crate::shown;
 
 /// As the status view derives it.
 pub(super) const STATUS: &str =
     "CASE WHEN published_at IS NOT NULL THEN 'SENT' WHEN dead_at IS NOT NULL THEN 'DEAD'
     WHEN locked_at IS NOT NULL THEN 'PUBLISHING' WHEN attempts > 0 THEN 'FAILED' ELSE 'NEW' END";
 
-/// The columns of an [`EventSummary`], in the order of [`summary`]. No payload: not everybody may read it.
+/// The columns of an [`EventSummary`], in the order of [`shown::summary`]. No payload: not everybody may read it.
 pub(super) const SUMMARY: &str = "event_id, sequence, tenant_id, topic, aggregate_type, aggregate_id, {{status}},
     attempts, created_at, available_at, published_at, CASE WHEN published_at IS NULL THEN dead_at END, last_error";
 
@@ -238,7 +236,7 @@ impl Look<'_> {
 
     async fn events(&mut self, sql: &str) -> Result<Vec<EventSummary>, StoreError> {
         let rows = self.bind(sql).fetch_all(&mut *self.connection).await.map_err(classify)?;
-        rows.iter().map(summary).collect::<Result<_, _>>().map_err(classify)
+        rows.iter().map(shown::summary).collect::<Result<_, _>>().map_err(classify)
     }
 
     async fn answer(&mut self, sql: &str) -> Result<bool, StoreError> {
@@ -251,32 +249,10 @@ impl Look<'_> {
     }
 }
 
-/// A row by the columns of [`SUMMARY`]. What somebody made up (an id of three bytes, text that is none) is shown as well
-/// as it can be: it must not hide the others.
-pub(super) fn summary(row: &SqliteRow) -> Result<EventSummary, sqlx::Error> {
-    Ok(EventSummary {
-        event_id: EventId(uuid(row, 0).unwrap_or_default()),
-        sequence: row.try_get(1)?,
-        tenant_id: TenantId(uuid(row, 2).unwrap_or_default()),
-        topic: text(row, 3)?.unwrap_or_default(),
-        aggregate_type: text(row, 4)?,
-        aggregate_id: text(row, 5)?,
-        status: status(row, 6)?,
-        attempts: number(row, 7)?.unwrap_or_default(),
-        created_at: from_micros(row.try_get(8)?),
-        available_at: from_micros(row.try_get(9)?),
-        published_at: time(row, 10)?,
-        dead_at: time(row, 11)?,
-        last_error: text(row, 12)?,
-    })
-}
-
-pub(super) fn status(row: &SqliteRow, place: usize) -> Result<EventStatus, sqlx::Error> {
-    row.try_get::<&str, _>(place)?.parse().map_err(|error| sqlx::Error::Decode(Box::new(error)))
-}
-
 #[cfg(test)]
 mod tests {
+    use postbox_core::TenantId;
+
     use super::super::plans::{lives, plan};
     use super::*;
 

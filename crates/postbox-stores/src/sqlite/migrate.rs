@@ -12,10 +12,11 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 
 use super::error::classify;
-use super::history::{HistoryShape, name_of};
-use super::inbox::InboxShape;
+use super::history::find as find_history;
+use super::inbox::is_there as has_inbox_of;
 use super::patience::Patience;
 use super::schema::{EXTENSION, TableShape, in_main};
+use crate::history::name_of;
 use crate::print::{goose, join};
 use crate::table::Template;
 
@@ -212,8 +213,8 @@ pub async fn down(
     let relay = sqlx::query("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'postbox_relay'");
     let relay = relay.fetch_optional(&mut *tx).await.map_err(classify)?.is_some();
     // Another's table of that name is not ours to remove.
-    let history = HistoryShape::find(&mut tx, &table).await.map_err(classify)?.is_some();
-    let inbox = InboxShape::is_there(&mut tx, &table).await?;
+    let history = find_history(&mut tx, &table).await.map_err(classify)?.is_some();
+    let inbox = has_inbox_of(&mut tx, &table).await?;
     let calls = idempotency::is_there(&mut tx, &table).await.map_err(classify)?;
     for sql in drops([history, inbox, calls]).filter(|sql| relay || !sql.contains("{{relay}}")) {
         let sql = template.fill(sql);

@@ -72,7 +72,6 @@ mod ordered;
 mod patience;
 #[cfg(test)]
 mod plans;
-mod row;
 mod schema;
 mod seen;
 pub(crate) mod session;

@@ -6,8 +6,10 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{Row as _, SqliteConnection};
 
 use super::error::classify;
-use super::history::{INDEX, name_of};
+use super::history::INDEX;
 use super::migrate::{TENANTS, is_right};
+use crate::history::name_of;
+use crate::schema::{problems, refuse};
 use crate::table::{Template, missing};
 
 /// The twelve standard columns with their types.
@@ -178,32 +180,14 @@ impl TableShape {
 
     /// Whether the columns that are there have the right types, and the standard ones are all there.
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        let mut problems = Vec::new();
-        for (column, wanted) in STANDARD {
-            match self.columns.get(column) {
-                None => problems.push(format!("{column} is missing")),
-                Some(actual) if actual != wanted => {
-                    problems.push(format!("{column} is {actual}, not {wanted}"));
-                }
-                Some(_) => {}
-            }
-        }
-        for (column, wanted) in EXTENSION {
-            if let Some(actual) = self.columns.get(column).filter(|actual| *actual != wanted) {
-                problems.push(format!("{column} is {actual}, not {wanted}"));
-            }
-        }
+        let mut problems = problems(&self.columns, &STANDARD, &EXTENSION);
         if !self.strict {
             problems.push("the table is not STRICT".to_owned());
         }
         if !self.autoincrement {
             problems.push("sequence is not INTEGER PRIMARY KEY AUTOINCREMENT".to_owned());
         }
-        if problems.is_empty() {
-            return Ok(());
-        }
-        let message = format!("{}: {}", self.name, problems.join("; "));
-        Err(StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message))
+        refuse(&self.name, &problems)
     }
 
     /// Extension columns that are not there and without which no relay works.

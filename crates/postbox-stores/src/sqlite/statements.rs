@@ -1,8 +1,8 @@
 //! The statements of one table, their names filled in once.
 
 use super::gone::Gone;
-use super::history::Sent;
 use super::tenants::{self, ByTenant};
+use crate::history::Sent;
 use crate::table::Template;
 use postbox_core::store::Tenants;
 

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use super::claim::{ClaimState, data_version};
 use super::clock::now;
 use super::error::classify;
-use super::history::Sent;
+use super::history;
 use super::link::Link;
 use super::ordered::expect_order;
 use super::schema::{TableShape, in_main, names};
@@ -80,7 +80,7 @@ impl Inner {
         let lock_file = format!("{}.postbox-{table}.lock", reader.file().await?);
         let shape = TableShape::expect(&mut reader.connection, &table).await?;
         let names = names(&mut reader.connection, &table).await?;
-        let sent = Sent::look(&mut reader.connection, &table, self.settings.history).await?;
+        let sent = history::look(&mut reader.connection, &table, self.settings.history).await?;
         if self.settings.order != Order::None {
             expect_order(&names, &table)?;
         }

@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use postbox_core::{AuditEntry, BlockedAggregate, EventId, Recent, StoreError, Survey, TenantId};
-use sqlx::sqlite::SqliteRow;
-use sqlx::{AssertSqlSafe, Row as _};
+use postbox_core::{AuditEntry, BlockedAggregate, Recent, StoreError, Survey};
+use sqlx::AssertSqlSafe;
 
 use super::admin::{SqliteAdmin, audit};
-use super::clock::{from_micros, now, span};
+use super::clock::{now, span};
 use super::error::{classify, within as in_time};
 use super::patience::OPERATION_LIMIT;
-use super::row::{text, uuid};
+use crate::shown;
 
 /// The latest of one table by its index. `?1` from  `?2` rows
 const LATEST: &str = "SELECT * FROM (SELECT published_at, created_at, available_at FROM {{place}}
@@ -49,20 +48,7 @@ impl Survey for SqliteAdmin {
         let query = sqlx::query(AssertSqlSafe(sql)).bind(i64::from(limit));
         let rows = in_time(OPERATION_LIMIT, query.fetch_all(&mut link.connection)).await?;
         link.keep();
-        let read = |row: &SqliteRow| -> Result<BlockedAggregate, sqlx::Error> {
-            Ok(BlockedAggregate {
-                tenant_id: TenantId(uuid(row, 0).unwrap_or_default()),
-                aggregate_type: text(row, 1)?,
-                aggregate_id: text(row, 2)?,
-                waiting: u64::try_from(row.try_get::<i64, _>(3)?).unwrap_or(0),
-                event_id: EventId(uuid(row, 4).unwrap_or_default()),
-                sequence: row.try_get(5)?,
-                topic: text(row, 6)?.unwrap_or_default(),
-                dead_at: from_micros(row.try_get(7)?),
-                last_error: text(row, 8)?,
-            })
-        };
-        rows.iter().map(read).collect::<Result<_, _>>().map(Some).map_err(classify)
+        rows.iter().map(shown::blocked).collect::<Result<_, _>>().map(Some).map_err(classify)
     }
 
     async fn audit_log(&self, before: Option<i64>, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
@@ -75,17 +61,7 @@ impl Survey for SqliteAdmin {
         let query = sqlx::query(AssertSqlSafe(sql)).bind(&looked.key).bind(before).bind(i64::from(limit));
         let rows = in_time(OPERATION_LIMIT, query.fetch_all(&mut link.connection)).await?;
         link.keep();
-        let read = |row: &SqliteRow| -> Result<AuditEntry, sqlx::Error> {
-            Ok(AuditEntry {
-                id: row.try_get(0)?,
-                at: from_micros(row.try_get(1)?),
-                who: text(row, 2)?.unwrap_or_default(),
-                action: text(row, 3)?.unwrap_or_default(),
-                what: crate::audit::as_json(text(row, 4)?.unwrap_or_default()),
-                events: row.try_get(5)?,
-            })
-        };
-        rows.iter().map(read).collect::<Result<_, _>>().map_err(classify)
+        rows.iter().map(shown::audited).collect::<Result<_, _>>().map_err(classify)
     }
 
     async fn note(&self, who: &str, action: &str, what: &serde_json::Value) -> Result<(), StoreError> {

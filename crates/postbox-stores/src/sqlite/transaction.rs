@@ -11,6 +11,7 @@ use super::error::result_code;
 use super::store::COMMITTED;
 use super::tx::{SqlxSqlite, insert};
 use crate::table::Template;
+use crate::tx::commit;
 
 /// What [`Outbox::begin`](postbox_core::Outbox::begin) opens on a [`SqlitePool`].
 pub type SqliteOutboxTransaction = OutboxTransaction<SqlxSqlite>;
@@ -49,9 +50,7 @@ impl Driver for SqlxSqlite {
     }
 
     async fn commit(tx: Self::Transaction) -> Result<(), CommitError<sqlx::Error>> {
-        tx.commit().await.map_err(|error| {
-            if certain(&error) { CommitError::RolledBack(error) } else { CommitError::Unknown(error) }
-        })?;
+        commit(tx, certain).await?;
         COMMITTED.notify_waiters();
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use postbox_core::{
-    Availability, Enqueued, EventId, Inserted, Insertion, Json, OutboxTx, Payload, Receipt, Record, TableName,
+    Availability, Enqueued, EventId, Inserted, Insertion, Json, OutboxTx, Receipt, Record, TableName,
 };
 use sqlx::{Sqlite, Transaction};
 use uuid::Uuid;
@@ -12,7 +12,7 @@ use super::clock::{micros, now, span};
 use super::session::Value;
 use crate::sequenced::key_of;
 use crate::table::Template;
-use crate::tx::{Columns, Session, Statement};
+use crate::tx::{Columns, Session, Statement, headers, payload};
 
 /// Rows per statement: few different numbers, so that the connection keeps each of the statements prepared.
 const CHUNKS: [usize; 3] = [100, 10, 1];
@@ -91,16 +91,8 @@ fn find<'q>(table: &TableName, record: &'q Record) -> Statement<'q, Sqlite> {
     Statement { sql: sql.into(), values, prepared: true }
 }
 
-fn headers(record: &Record) -> Option<String> {
-    let headers = &record.headers;
-    (!headers.is_empty()).then(|| serde_json::to_string(headers).unwrap_or_default())
-}
-
 fn add_columns<'q>(values: &mut Vec<Value<'q>>, record: &'q Record, headers: Option<&'q str>, now: i64) {
-    let (payload, raw, content_type) = match &record.payload {
-        Payload::Json(json) => (json.as_str(), None, None),
-        Payload::Bytes { bytes, content_type } => ("null", Some(&**bytes), Some(content_type.as_str())),
-    };
+    let (payload, raw, content_type) = payload(record);
     let available_at = match record.available {
         Availability::Now => now,
         Availability::After(delay) => now.saturating_add(span(delay)),

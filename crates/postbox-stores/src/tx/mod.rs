@@ -27,6 +27,7 @@ pub use self::tokio_postgres::TokioPostgres;
 use std::future::Future;
 use std::sync::Arc;
 
+use postbox_core::{CommitError, Payload, Record};
 use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
@@ -104,6 +105,30 @@ impl EventRow {
             Columns::EventAndRow => row.try_get(2)?,
         };
         Ok(Self { event_id: row.try_get(0)?, sequence: row.try_get(1)?, id })
+    }
+}
+
+/// Commits a transaction that Postbox has opened; `certain` tells whether an error means that nothing was committed.
+pub(crate) async fn commit<D: sqlx::Database>(
+    tx: sqlx::Transaction<'static, D>,
+    certain: fn(&sqlx::Error) -> bool,
+) -> Result<(), CommitError<sqlx::Error>> {
+    tx.commit().await.map_err(|error| {
+        if certain(&error) { CommitError::RolledBack(error) } else { CommitError::Unknown(error) }
+    })
+}
+
+/// The headers of an event as the table has them; null if there are none.
+pub(crate) fn headers(record: &Record) -> Option<String> {
+    let headers = &record.headers;
+    (!headers.is_empty()).then(|| serde_json::to_string(headers).unwrap_or_default())
+}
+
+/// The columns of its payload: `payload`, `payload_raw` and `content_type`.
+pub(crate) fn payload(record: &Record) -> (&str, Option<&[u8]>, Option<&str>) {
+    match &record.payload {
+        Payload::Json(json) => (json.as_str(), None, None),
+        Payload::Bytes { bytes, content_type } => ("null", Some(&**bytes), Some(content_type.as_str())),
     }
 }
 

@@ -6,8 +6,8 @@ use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
 use super::super::error::classify;
-use super::super::history::HistoryShape;
-use super::super::inbox::InboxShape;
+use super::super::history;
+use super::super::inbox::is_there as has_inbox_of;
 use super::super::leader::lock_name;
 use super::super::schema::{TableShape, columns, locate};
 use super::{Extras, Plan, Step, idempotency, names, plan_with};
@@ -83,8 +83,8 @@ pub async fn down(
         }
         let relay = !columns(connection, &schema, "postbox_relay").await.map_err(classify)?.is_empty();
         // Another's table of that name is not ours to remove.
-        let history = HistoryShape::find(connection, &schema, &table).await.map_err(classify)?.is_some();
-        let inbox = InboxShape::is_there(connection, &schema, &table).await?;
+        let history = history::find(connection, &schema, &table).await.map_err(classify)?.is_some();
+        let inbox = has_inbox_of(connection, &schema, &table).await?;
         let idempotency = idempotency::is_there(connection, &schema, &table).await?;
         let window = !columns(connection, &schema, "postbox_window").await.map_err(classify)?.is_empty();
         let extras = Extras { history, inbox, idempotency, ..Extras::default() };

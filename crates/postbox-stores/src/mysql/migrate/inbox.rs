@@ -4,7 +4,7 @@ use postbox_core::{StoreError, TableName};
 use sqlx::MySqlConnection;
 
 use super::super::error::classify;
-use super::super::inbox::{INDEX, InboxShape};
+use super::super::inbox::{INDEX, is_there, read_shape};
 use super::super::schema::locate;
 use super::{StepLock, index_sql};
 
@@ -14,7 +14,7 @@ use super::{StepLock, index_sql};
 /// When the database fails.
 pub async fn has_inbox(connection: &mut MySqlConnection, table: &TableName) -> Result<bool, StoreError> {
     let (schema, table) = locate(connection, table).await?;
-    InboxShape::is_there(connection, &schema, &table).await
+    is_there(connection, &schema, &table).await
 }
 
 /// The statement that makes the index.
@@ -31,7 +31,7 @@ pub(super) async fn steps(
     step: &mut impl FnMut(String, &str, StepLock),
 ) -> Result<(), StoreError> {
     let (name, index) = (table.inbox(), format!("{}_{}", table.inbox(), INDEX.0));
-    let Some(found) = InboxShape::read(connection, schema, table).await.map_err(classify)? else {
+    let Some(found) = read_shape(connection, schema, table).await.map_err(classify)? else {
         if wanted {
             step(format!("+ table {name}"), include_str!("../migrations/inbox.sql"), StepLock::None);
             step(format!("+ index {index}"), &time_index(table), StepLock::None);
@@ -42,7 +42,7 @@ pub(super) async fn steps(
         // Not ours: only whoever wants an inbox hears that its name is taken.
         return if wanted { Err(problem) } else { Ok(()) };
     }
-    if !found.is_indexed() {
+    if !found.indexed {
         step(format!("+ index {index}"), &time_index(table), StepLock::Concurrent);
     }
     Ok(())

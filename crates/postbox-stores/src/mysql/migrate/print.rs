@@ -2,9 +2,9 @@
 
 use postbox_core::{StoreError, TableName};
 
-use super::super::history::name_of;
 use super::apply::drops;
 use super::{Extras, Format, REGISTER, TIME, check, idempotency, inbox, index_sql, names, wanted};
+use crate::history::name_of;
 use crate::print::{goose, join};
 
 /// The table as SQL.

@@ -11,7 +11,7 @@ use crate::plan::{Extras, Plan, Step, StepLock};
 #[cfg(all(feature = "sqlite", feature = "mysql"))]
 use crate::postgres::ask;
 use crate::postgres::error::classify;
-use crate::postgres::history::HistoryShape;
+use crate::postgres::history;
 use crate::postgres::schema::TableShape;
 
 /// A lock that is waited for makes all that come after it wait too: so not for long, but again and again.
@@ -75,7 +75,7 @@ pub async fn down(
     let guard = "IF EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL) THEN
         RAISE EXCEPTION 'not empty' USING ERRCODE = 'PB001'; END IF;";
     // Another's table of that name is not ours to remove.
-    let history = HistoryShape::find(&mut tx, &shape.name).await.map_err(classify)?;
+    let history = history::find(&mut tx, &shape.name).await.map_err(classify)?;
     let inbox = inbox::is_there(&mut tx, &shape.name).await?;
     let calls = idempotency::is_there(&mut tx, &shape.name).await?;
     tx.commit().await.map_err(classify)?;

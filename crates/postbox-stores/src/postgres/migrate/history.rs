@@ -4,9 +4,10 @@ use postbox_core::{StoreError, TableName};
 use sqlx::{Connection as _, PgConnection};
 
 use super::names;
+use crate::history::name_of;
 use crate::plan::{Step, StepLock};
 use crate::postgres::error::classify;
-use crate::postgres::history::{HistoryShape, INDEX, name_of, quoted};
+use crate::postgres::history::{INDEX, find, quoted, read};
 use crate::postgres::schema::TableShape;
 
 /// Whether a table has a history that published events can be moved to.
@@ -15,7 +16,7 @@ use crate::postgres::schema::TableShape;
 /// When the database fails.
 pub async fn has_history(connection: &mut PgConnection, table: &TableName) -> Result<bool, StoreError> {
     let mut tx = connection.begin().await.map_err(classify)?;
-    let found = HistoryShape::find(&mut tx, table).await.map_err(classify)?;
+    let found = find(&mut tx, table).await.map_err(classify)?;
     tx.commit().await.map_err(classify)?;
     Ok(found.is_some())
 }
@@ -36,7 +37,7 @@ pub(super) async fn steps(
 ) -> Result<bool, StoreError> {
     let template = names(table);
     let history = name_of(table);
-    let found = HistoryShape::read(connection, table).await.map_err(classify)?;
+    let found = read(connection, table).await.map_err(classify)?;
     // Columns that an earlier step of this plan adds to the table.
     let coming = shape.is_some_and(|shape| !shape.missing().is_empty());
     let columns = || {
@@ -59,7 +60,7 @@ pub(super) async fn steps(
     if coming {
         steps.push(Step::new(format!("+ columns of {history}"), columns(), StepLock::Short));
     }
-    let missing = found.missing();
+    let missing: Vec<_> = found.missing().collect();
     if !missing.is_empty() {
         let names: Vec<&str> = missing.iter().map(|(column, _)| *column).collect();
         let add: Vec<String> = missing
@@ -70,7 +71,7 @@ pub(super) async fn steps(
         let what = format!("+ columns {} of {history}", names.join(", "));
         steps.push(Step::new(what, alter, StepLock::Short));
     }
-    if !found.has_index() {
+    if !found.has_index {
         let (name, what) = (format!("{history}_{}", INDEX.0), format!("index {history}_{}", INDEX.0));
         // One that was interrupted, or is another by this name, is in the way.
         let drop = format!("DROP INDEX CONCURRENTLY IF EXISTS {}", table.quoted_sibling(&name, '"'));

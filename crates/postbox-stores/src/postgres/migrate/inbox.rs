@@ -6,7 +6,7 @@ use sqlx::{Connection as _, PgConnection};
 use super::names;
 use crate::plan::{Step, StepLock};
 use crate::postgres::error::classify;
-use crate::postgres::inbox::{INDEX, InboxShape};
+use crate::postgres::inbox::{INDEX, read_shape};
 
 /// Whether the module of a table has an inbox.
 ///
@@ -21,7 +21,7 @@ pub async fn has_inbox(connection: &mut PgConnection, table: &TableName) -> Resu
 
 /// Whether there is one that is ours; another's table of this name is none.
 pub(super) async fn is_there(connection: &mut PgConnection, table: &TableName) -> Result<bool, StoreError> {
-    let found = InboxShape::read(connection, table).await.map_err(classify)?;
+    let found = read_shape(connection, table).await.map_err(classify)?;
     Ok(found.is_some_and(|found| found.check().is_ok()))
 }
 
@@ -40,7 +40,7 @@ pub(super) async fn steps(
 ) -> Result<(), StoreError> {
     let name = table.inbox();
     let index = format!("index {name}_{}", INDEX.0);
-    let Some(found) = InboxShape::read(connection, table).await.map_err(classify)? else {
+    let Some(found) = read_shape(connection, table).await.map_err(classify)? else {
         if wanted {
             let make = names(table).fill(include_str!("../migrations/inbox.sql"));
             steps.push(Step::new(format!("+ table {name}"), make, StepLock::None));
@@ -53,7 +53,7 @@ pub(super) async fn steps(
         // Not ours: only whoever wants an inbox hears that its name is taken.
         return if wanted { Err(problem) } else { Ok(()) };
     }
-    if !found.is_indexed() {
+    if !found.indexed {
         // One that was interrupted, or is another by this name, is in the way.
         let drop = table.quoted_sibling(&format!("{name}_{}", INDEX.0), '"');
         let drop = format!("DROP INDEX CONCURRENTLY IF EXISTS {drop}");

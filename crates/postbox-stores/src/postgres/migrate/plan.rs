@@ -6,10 +6,10 @@ use postbox_core::{StoreError, TableName};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::{INDEXES, Ordered, history, idempotency, inbox, index_sql, names};
+use crate::history::name_of as history_name;
 use crate::plan::{Extras, Plan, Step, StepLock};
 use crate::postgres::ask::ask;
 use crate::postgres::error::classify;
-use crate::postgres::history::name_of as history_name;
 use crate::postgres::order;
 use crate::postgres::schema::TableShape;
 use crate::postgres::tenants;

@@ -8,25 +8,7 @@ WITH RECURSIVE gate AS MATERIALIZED (
     FROM {{relay}} r
     WHERE r.tbl = $2
 ), heads AS (
-    SELECT {{next}}, (f.can AND f.sequence < f.stop)::int::bigint AS enough, 1::bigint AS looked
-    FROM (
-        SELECT {{head}}
-        FROM {{table}} t
-        WHERE t.published_at IS NULL AND t.dead_at IS NULL AND {{t_strand}} >= $3
-          AND (SELECT mine AND NOT paused FROM gate)
-        ORDER BY {{t_strand}}, t.sequence
-        LIMIT 1
-    ) f
-    UNION ALL
-    SELECT {{next}}, h.enough + (f.can AND f.sequence < f.stop)::int, h.looked + 1
-    FROM heads h
-    CROSS JOIN LATERAL (
-        SELECT {{head}}
-        FROM {{table}} t
-        WHERE t.published_at IS NULL AND t.dead_at IS NULL AND {{t_strand}} > h.strand
-        ORDER BY {{t_strand}}, t.sequence
-        LIMIT 1
-    ) f
+{{heads}}
     WHERE h.enough < $4 AND h.looked < $12
 ), run AS MATERIALIZED (
     -- What follows a head goes with it as far as it can go now. An event that has used up its attempts goes alone.

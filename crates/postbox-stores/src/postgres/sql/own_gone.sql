@@ -21,20 +21,7 @@ WITH owner AS MATERIALIZED (
     attempts = CASE WHEN s.verdict = 2 THEN t.attempts ELSE s.attempts END,
     available_at = CASE WHEN s.wait IS NULL THEN t.available_at ELSE now() + s.wait * interval '1 microsecond' END,
     last_error = CASE WHEN s.verdict = 2 THEN coalesce(s.error, t.last_error) ELSE s.error END,
-    sinks_done = CASE WHEN s.done IS NULL THEN t.sinks_done
-                      ELSE ARRAY(SELECT DISTINCT unnest(t.sinks_done || string_to_array(s.done, E'\x1f')) ORDER BY 1) END,
-    attempts_log = CASE WHEN s.failure IS NULL THEN t.attempts_log ELSE (
-        SELECT jsonb_agg(entry ORDER BY place)
-        FROM (
-            SELECT entry, place
-            FROM jsonb_array_elements(
-                CASE WHEN jsonb_typeof(t.attempts_log) = 'array' THEN t.attempts_log ELSE '[]' END
-                || jsonb_build_array(jsonb_build_object('at', now()) || s.failure::jsonb)
-            ) WITH ORDINALITY AS log (entry, place)
-            ORDER BY place DESC
-            LIMIT 10
-        ) AS latest
-    ) END
+    {{noted}}
     FROM s
     WHERE s.verdict <> 0 AND t.id = ANY (ARRAY[s.id]) AND t.attempts = s.attempts - 1 AND coalesce(t.published_at, t.dead_at, t.locked_at) IS NULL
       AND EXISTS (SELECT 1 FROM owner)

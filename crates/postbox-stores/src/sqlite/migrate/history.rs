@@ -4,15 +4,16 @@ use postbox_core::{StoreError, TableName};
 use sqlx::SqliteConnection;
 
 use super::super::error::classify;
-use super::super::history::{HistoryShape, INDEX, name_of};
+use super::super::history::{INDEX, find, read};
 use super::super::schema::{EXTENSION, STANDARD, in_main};
+use crate::history::name_of;
 
 /// Whether a table has a history that published events can be moved to.
 ///
 /// # Errors
 /// When the name has a schema, of which SQLite has none, or the database fails.
 pub async fn has_history(connection: &mut SqliteConnection, table: &TableName) -> Result<bool, StoreError> {
-    let found = HistoryShape::find(connection, &in_main(table)?).await;
+    let found = find(connection, &in_main(table)?).await;
     Ok(found.map_err(classify)?.is_some())
 }
 
@@ -30,7 +31,7 @@ pub(super) async fn steps(
     step: &mut impl FnMut(String, &str),
 ) -> Result<bool, StoreError> {
     let (name, index) = (name_of(table), format!("{}_{}", name_of(table), INDEX.0));
-    let Some(found) = HistoryShape::read(connection, table).await.map_err(classify)? else {
+    let Some(found) = read(connection, table).await.map_err(classify)? else {
         if wanted {
             step(format!("+ table {name}"), include_str!("../migrations/history.sql"));
             step(format!("+ index {index}"), &index_sql(table));
@@ -46,12 +47,11 @@ pub(super) async fn steps(
         // Not ours: only whoever wants a history hears that its name is taken.
         return if wanted { Err(problem) } else { Ok(false) };
     }
-    let coming = coming.iter().map(|(column, kind)| ((*column).to_owned(), *kind));
-    for (column, kind) in found.missing().into_iter().chain(coming) {
+    for (column, kind) in found.missing().chain(coming.iter().copied()) {
         let add = format!("ALTER TABLE {{{{history}}}} ADD COLUMN {column} {kind}");
         step(format!("+ column {column} of {name}"), &add);
     }
-    if !found.has_index() {
+    if !found.has_index {
         step(format!("- index {index} (of no use)"), &format!("DROP INDEX IF EXISTS \"{index}\""));
         step(format!("+ index {index}"), &index_sql(table));
     }

@@ -4,14 +4,14 @@ use postbox_core::{StoreError, TableName};
 use sqlx::SqliteConnection;
 
 use super::super::error::classify;
-use super::super::inbox::{INDEX, InboxShape};
+use super::super::inbox::{INDEX, is_there, read_shape};
 
 /// Whether the module of a table has an inbox.
 ///
 /// # Errors
 /// When the name has a schema, of which SQLite has none, or the database fails.
 pub async fn has_inbox(connection: &mut SqliteConnection, table: &TableName) -> Result<bool, StoreError> {
-    InboxShape::is_there(connection, table).await
+    is_there(connection, table).await
 }
 
 /// The statement that makes the index.
@@ -27,7 +27,7 @@ pub(super) async fn steps(
     step: &mut impl FnMut(String, &str),
 ) -> Result<(), StoreError> {
     let (name, index) = (table.inbox(), format!("{}_{}", table.inbox(), INDEX.0));
-    let Some(found) = InboxShape::read(connection, table).await.map_err(classify)? else {
+    let Some(found) = read_shape(connection, table).await.map_err(classify)? else {
         if wanted {
             step(format!("+ table {name}"), include_str!("../migrations/inbox.sql"));
             step(format!("+ index {index}"), &index_sql(table));
@@ -38,7 +38,7 @@ pub(super) async fn steps(
         // Not ours: only whoever wants an inbox hears that its name is taken.
         return if wanted { Err(problem) } else { Ok(()) };
     }
-    if !found.is_indexed() {
+    if !found.indexed {
         step(format!("- index {index} (of no use)"), &format!("DROP INDEX IF EXISTS \"{index}\""));
         step(format!("+ index {index}"), &index_sql(table));
     }

@@ -1,5 +1,7 @@
 //! Connections of diesel-async. They have one type with and without a transaction, so each call asks whether one is open.
 
+#[cfg(any(feature = "diesel-mysql", feature = "diesel-sqlite"))]
+mod bytes;
 #[cfg(feature = "diesel-mysql")]
 mod mysql;
 #[cfg(feature = "diesel-postgres")]

@@ -8,8 +8,8 @@ use diesel::{QueryResult, QueryableByName};
 use diesel_async::{AsyncMysqlConnection, RunQueryDsl};
 use postbox_core::{InboxTrouble, InboxTx, Inserted, Insertion, OutboxTx, Recording};
 use sqlx::MySql;
-use uuid::Uuid;
 
+use super::bytes::{Event, EventAndRow};
 use crate::mysql::session::Value;
 use crate::mysql::{inbox, tx};
 use crate::tx::{Columns, EventRow, Session, Statement};
@@ -21,31 +21,9 @@ pub struct DieselMysql;
 super::of_connection!(DieselMysql, AsyncMysqlConnection, tx::insert, inbox::record, read);
 
 #[derive(QueryableByName)]
-struct Event {
-    #[diesel(sql_type = Binary)]
-    event_id: Vec<u8>,
-    #[diesel(sql_type = BigInt)]
-    sequence: i64,
-}
-
-#[derive(QueryableByName)]
-struct EventAndRow {
-    #[diesel(embed)]
-    event: Event,
-    #[diesel(sql_type = Binary)]
-    id: Vec<u8>,
-}
-
-#[derive(QueryableByName)]
 struct Message {
     #[diesel(sql_type = Binary)]
     message_id: Vec<u8>,
-}
-
-impl Event {
-    fn with(&self, id: Uuid) -> QueryResult<EventRow> {
-        Ok(EventRow { event_id: uuid(&self.event_id)?, sequence: self.sequence, id })
-    }
 }
 
 impl Session<MySql> for AsyncMysqlConnection {
@@ -60,11 +38,11 @@ impl Session<MySql> for AsyncMysqlConnection {
         match columns {
             Columns::Event => {
                 let rows: Vec<Event> = query.load(self).await?;
-                rows.into_iter().map(|row| row.with(Uuid::nil())).collect()
+                rows.iter().map(Event::row).collect()
             }
             Columns::EventAndRow => {
                 let rows: Vec<EventAndRow> = query.load(self).await?;
-                rows.into_iter().map(|row| row.event.with(uuid(&row.id)?)).collect()
+                rows.iter().map(EventAndRow::row).collect()
             }
         }
     }
@@ -78,10 +56,6 @@ impl Session<MySql> for AsyncMysqlConnection {
         let rows: Vec<Message> = bound(statement).load(self).await?;
         Ok(rows.into_iter().map(|row| String::from_utf8_lossy(&row.message_id).into_owned()).collect())
     }
-}
-
-fn uuid(bytes: &[u8]) -> QueryResult<Uuid> {
-    Uuid::from_slice(bytes).map_err(|error| Error::DeserializationError(error.into()))
 }
 
 fn bound(statement: Statement<'_, MySql>) -> BoxedSqlQuery<'_, Mysql, SqlQuery> {

@@ -9,8 +9,8 @@ use diesel_async::RunQueryDsl;
 use diesel_async::sync_connection_wrapper::SyncConnectionWrapper;
 use postbox_core::{InboxTrouble, InboxTx, Inserted, Insertion, OutboxTx, Recording};
 use sqlx::Sqlite;
-use uuid::Uuid;
 
+use super::bytes::{Event, EventAndRow};
 use crate::sqlite::session::Value;
 use crate::sqlite::{inbox, tx};
 use crate::tx::{Columns, EventRow, Session, Statement};
@@ -24,31 +24,9 @@ type Connection = SyncConnectionWrapper<SqliteConnection>;
 super::of_connection!(DieselSqlite, Connection, tx::insert, inbox::record, read);
 
 #[derive(QueryableByName)]
-struct Event {
-    #[diesel(sql_type = Binary)]
-    event_id: Vec<u8>,
-    #[diesel(sql_type = BigInt)]
-    sequence: i64,
-}
-
-#[derive(QueryableByName)]
-struct EventAndRow {
-    #[diesel(embed)]
-    event: Event,
-    #[diesel(sql_type = Binary)]
-    id: Vec<u8>,
-}
-
-#[derive(QueryableByName)]
 struct Message {
     #[diesel(sql_type = Text)]
     message_id: String,
-}
-
-impl Event {
-    fn with(&self, id: Uuid) -> QueryResult<EventRow> {
-        Ok(EventRow { event_id: uuid(&self.event_id)?, sequence: self.sequence, id })
-    }
 }
 
 impl Session<Sqlite> for Connection {
@@ -63,11 +41,11 @@ impl Session<Sqlite> for Connection {
         match columns {
             Columns::Event => {
                 let rows: Vec<Event> = query.load(self).await?;
-                rows.into_iter().map(|row| row.with(Uuid::nil())).collect()
+                rows.iter().map(Event::row).collect()
             }
             Columns::EventAndRow => {
                 let rows: Vec<EventAndRow> = query.load(self).await?;
-                rows.into_iter().map(|row| row.event.with(uuid(&row.id)?)).collect()
+                rows.iter().map(EventAndRow::row).collect()
             }
         }
     }
@@ -81,10 +59,6 @@ impl Session<Sqlite> for Connection {
         let rows: Vec<Message> = bound(statement).load(self).await?;
         Ok(rows.into_iter().map(|row| row.message_id).collect())
     }
-}
-
-fn uuid(bytes: &[u8]) -> QueryResult<Uuid> {
-    Uuid::from_slice(bytes).map_err(|error| Error::DeserializationError(error.into()))
 }
 
 fn bound(statement: Statement<'_, Sqlite>) -> BoxedSqlQuery<'_, DieselDialect, SqlQuery> {
