@@ -1,5 +1,6 @@
 //! The loop itself, step by step, on a store that has no end of events.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -23,6 +24,12 @@ struct Stub<F> {
     claim: F,
     /// Whether there is a table.
     there: Arc<AtomicBool>,
+}
+
+impl<F> fmt::Debug for Stub<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stub")
+    }
 }
 
 fn stub<F, R>(claim: F) -> Stub<F>
@@ -74,7 +81,7 @@ fn active(events: usize) -> Claim {
 }
 
 /// One event for each claim.
-fn endless() -> impl Store {
+fn endless() -> impl Store + fmt::Debug {
     stub(|_| async { active(1) })
 }
 
