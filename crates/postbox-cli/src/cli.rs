@@ -361,7 +361,9 @@ fn demo_wanted(matches: &ArgMatches, json: bool) -> Result<cmd::demo::Wanted, Fa
 
 fn explain() -> Command {
     Command::new("explain").about("Says what an error code means and what to do about it").arg(
-        Arg::new("code").value_name("CODE").help("The code, such as OUTBOX_TABLE_MISSING; without one, lists all"),
+        Arg::new("code")
+            .value_name("CODE")
+            .help("The code, such as OUTBOX_TABLE_MISSING; without one, lists all"),
     )
 }
 

@@ -191,8 +191,8 @@ codes! {
         "A route's pattern, sink or destination cannot be understood.",
         "Use patterns like org.*.created.* or **, a sink that is configured, and destinations like events.{topic}.";
     SinkInvalid = "OUTBOX_SINK_INVALID",
-        "The sink's URL or options cannot be understood.",
-        "Use a URL and options of a sink that this build has; the message names them.";
+        "The sink's URL or options cannot be used.",
+        "Correct the URL or the options as the message says; the book has a page for each sink with all its options.";
     Closed = "OUTBOX_CLOSED",
         "The relay or cleaner was closed.",
         "Build a new one; what was closed is not started again.";

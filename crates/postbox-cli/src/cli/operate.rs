@@ -48,7 +48,11 @@ fn event_filters() -> Vec<Arg> {
             .value_parser(PossibleValuesParser::new(["new", "publishing", "failed", "sent", "dead"]))
             .ignore_case(true),
     );
-    flags.push(option("since", "TIME", "Only those written since: how long ago, such as 2h, or a time as in RFC 3339"));
+    flags.push(option(
+        "since",
+        "TIME",
+        "Only those written since: how long ago, such as 2h, or a time as in RFC 3339",
+    ));
     flags
 }
 
@@ -57,7 +61,11 @@ fn dead_filters() -> Vec<Arg> {
     flags.extend([
         option("since", "DURATION", "Only those that have been dead for at most this long, such as 2m"),
         option("older-than", "DURATION", "Only those that have been dead for at least this long"),
-        option("cause", "NUMBER", "Only those of this cause: its number or id in `postbox dead list` with the same filter"),
+        option(
+            "cause",
+            "NUMBER",
+            "Only those of this cause: its number or id in `postbox dead list` with the same filter",
+        ),
     ]);
     flags
 }
@@ -169,7 +177,11 @@ pub(super) fn inbox() -> Command {
         [
             option("consumer", "NAME", "Only those of this consumer"),
             option("message", "ID", "The message with this id; may be repeated").action(ArgAction::Append),
-            option("since", "TIME", "Only those recorded since: how long ago, such as 2h, or a time as in RFC 3339"),
+            option(
+                "since",
+                "TIME",
+                "Only those recorded since: how long ago, such as 2h, or a time as in RFC 3339",
+            ),
             option("until", "TIME", "Only those recorded before"),
         ]
     };
@@ -178,7 +190,11 @@ pub(super) fn inbox() -> Command {
         .args(settings())
         .args(filters())
         .arg(limit())
-        .arg(option("after", "PLACE", "Starts after this message: the next page of a list, which says what to give"));
+        .arg(option(
+            "after",
+            "PLACE",
+            "Starts after this message: the next page of a list, which says what to give",
+        ));
     let forget = Command::new("forget")
         .about("Forgets messages: they have their effect again if they come again")
         .after_help(
@@ -206,9 +222,7 @@ pub(super) fn top() -> Command {
 
 pub(super) fn clean() -> Command {
     Command::new("clean")
-        .about(
-            "Deletes events, received messages and calls whose retention is over, once",
-        )
+        .about("Deletes events, received messages and calls whose retention is over, once")
         .args(args_for(&["database_url", "relay.tables", "relay.max_attempts"]))
         .args(
             args_for(&[

@@ -37,7 +37,7 @@ fn what_would_open_it_to_others_is_refused() {
         (&["--viewer-tokens-file", "missing"], &[], "missing cannot be read"),
         (&["--viewer-tokens-file", "empty"], &[], "has no token in it"),
         (&["--base-path", "postbox"], &[], "does not start with /"),
-        (&["--admin-hosts", "https://a"], &[], "no host name"),
+        (&["--admin-hosts", "https://a"], &[], "not a host name"),
     ];
     for (more, env, says) in cases {
         for words in [&relay[..], &["config", "check", "--sink", "null:", "--dashboard"]] {

@@ -98,7 +98,9 @@ fn check_host(target: &Target, guard: &Guard, allow_http: bool) -> Result<(), St
         return Err(refused.to_string());
     }
     if is_this_machine(&host) && !guard.allow_private && !guard.names(&host) {
-        return Err(format!("{host} is this machine and refused; allow it by `allow` or `allow_private`"));
+        return Err(format!(
+            "{host} is this machine, which is refused: name it in the option `allow`, or set `allow_private`"
+        ));
     }
     if target.is_plain() && !allow_http && !guard.names(&host) && !is_this_machine(&host) {
         return Err(format!(
