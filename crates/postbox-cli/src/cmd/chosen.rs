@@ -42,9 +42,9 @@ pub(crate) async fn with_cause(
     let Some(found) = by_number.or(if let [only] = by_id[..] { Some(only) } else { None }) else {
         let next = format!("postbox dead list --table {table} has their numbers");
         // Ids are short, for people: two causes may share one.
-        let which = if by_id.is_empty() { "none" } else { "more than one" };
+        let what = if by_id.is_empty() { "unknown" } else { "the id of more than one" };
         let among = counted(causes.len() as u64, "cause");
-        let message = format!("--cause = {} is {which} of {among}", crate::config::shown(wanted));
+        let message = format!("--cause = {} is {what}: there are {among}", crate::config::shown(wanted));
         return Err(Problem::new(Code::ConfigInvalid, message).next(next).into());
     };
     Ok(DeadFilter { cause: Some(found.cause.clone()), topic: Some(found.topic.clone()), ..filter })
