@@ -121,6 +121,9 @@ impl<D: InboxDriver> Consumer<D> {
     }
 
     /// The same in a task of its own, until [`ConsumerHandle::shutdown`].
+    ///
+    /// # Panics
+    /// Outside of a Tokio runtime.
     pub fn spawn<S: Source + 'static>(&self, source: S) -> ConsumerHandle
     where
         S::Incoming: 'static,

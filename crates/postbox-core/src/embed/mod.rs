@@ -43,7 +43,7 @@ const CLEANER_LIMIT: Duration = Duration::from_secs(2);
 ///     println!("order {}", placed.order_id);
 ///     Ok(())
 /// });
-/// // `pool` is a `sqlx::PgPool` or a `sqlx::SqlitePool`.
+/// // `pool` is a `PgPool`, a `MySqlPool` or a `SqlitePool` of sqlx.
 /// let postbox = Postbox::builder(&pool, "shop_outbox".parse()?).route("shop.**", bus).start().await?;
 ///
 /// let outbox: Outbox = postbox.outbox();

@@ -214,7 +214,7 @@ impl<S> RelayBuilder<S> {
         self
     }
 
-    /// Changes the settings.
+    /// Replaces the settings.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.plan.settings = settings;
         self
