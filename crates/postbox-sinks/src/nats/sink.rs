@@ -39,15 +39,10 @@ const QUESTIONS: usize = 32;
 #[derive(Debug, Clone)]
 pub struct NatsSink(Arc<Inner>);
 
+#[derive(Debug)]
 struct Inner {
     config: NatsConfig,
     shared: Shared<Connection>,
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.config.fmt(f)
-    }
 }
 
 /// A connection to one server. When it is lost it is not mended but made anew, at the next delivery: so it is made with the

@@ -42,15 +42,10 @@ const USUAL_LIMIT: usize = 512 << 20;
 #[derive(Debug, Clone)]
 pub struct RedisSink(Arc<Inner>);
 
+#[derive(Debug)]
 struct Inner {
     config: RedisConfig,
     shared: Shared<Connection>,
-}
-
-impl fmt::Debug for Inner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.config.fmt(f)
-    }
 }
 
 /// A connection. When it is lost it is made anew at the next delivery.
