@@ -70,7 +70,8 @@ mod shown;
 pub mod sqlite;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod strategy;
-pub mod table;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod table;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod tenants;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]

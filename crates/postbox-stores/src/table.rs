@@ -1,16 +1,14 @@
 //! The only place where SQL text is put together: names of tables go into statements here and nowhere else.
 
-use postbox_core::TableName;
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
-use postbox_core::{Code, StoreError, StoreErrorKind};
+use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 
 /// Fills the `{{name}}` places of a statement. Values are quoted names or fixed fragments of SQL, never user text.
 #[derive(Debug, Clone, Default)]
-pub struct Template(Vec<(&'static str, String)>);
+pub(crate) struct Template(Vec<(&'static str, String)>);
 
 impl Template {
     /// The names that every statement about a table needs: the table and the system tables beside it.
-    pub fn of(table: &TableName, quote: char) -> Self {
+    pub(crate) fn of(table: &TableName, quote: char) -> Self {
         Self::default()
             .with("table", table.quoted(quote))
             .with("relay", table.quoted_sibling("postbox_relay", quote))
@@ -23,7 +21,7 @@ impl Template {
 
     /// The same with one more place filled.
     #[must_use]
-    pub fn with(mut self, place: &'static str, text: impl Into<String>) -> Self {
+    pub(crate) fn with(mut self, place: &'static str, text: impl Into<String>) -> Self {
         self.0.push((place, text.into()));
         self
     }
@@ -31,13 +29,13 @@ impl Template {
     /// The same with the places of another, filled after its own.
     #[must_use]
     #[cfg(any(feature = "postgres", feature = "mysql"))]
-    pub fn and(mut self, other: &Self) -> Self {
+    pub(crate) fn and(mut self, other: &Self) -> Self {
         self.0.extend_from_slice(&other.0);
         self
     }
 
     /// The statement.
-    pub fn fill(&self, sql: &str) -> String {
+    pub(crate) fn fill(&self, sql: &str) -> String {
         let mut out = sql.to_owned();
         for (place, text) in &self.0 {
             out = out.replace(&format!("{{{{{place}}}}}"), text);
@@ -48,7 +46,6 @@ impl Template {
 }
 
 /// The error for a table that is not there; it names the most similar of those that are.
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) fn missing(table: &TableName, others: Vec<String>) -> StoreError {
     let distance = |other: &String| edit_distance(table.table(), other.rsplit('.').next().unwrap_or(other));
     let similar = others.into_iter().filter(|other| distance(other) <= 3).min_by_key(distance);
@@ -57,7 +54,6 @@ pub(crate) fn missing(table: &TableName, others: Vec<String>) -> StoreError {
 }
 
 /// An error for people who have no program at hand that would tell them the next step.
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) fn with_next_step(error: StoreError, table: &TableName) -> StoreError {
     if error.code() != Code::TableMissing {
         return error;
@@ -70,7 +66,6 @@ pub(crate) fn with_next_step(error: StoreError, table: &TableName) -> StoreError
     StoreError::new(error.code(), error.kind(), message).caused_by(error)
 }
 
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -59,6 +59,9 @@ impl AnyAdmin {
     ///
     /// # Errors
     /// When the table is missing or of another shape.
+    ///
+    /// # Cancel safety
+    /// Only looks: it can be dropped at any time.
     pub async fn layout(&self) -> Result<Layout, StoreError> {
         each!(self, admin => async admin.layout())
     }
@@ -67,6 +70,9 @@ impl AnyAdmin {
     ///
     /// # Errors
     /// As [`layout`](Self::layout).
+    ///
+    /// # Cancel safety
+    /// As [`layout`](Self::layout).
     pub async fn has_history(&self) -> Result<bool, StoreError> {
         each!(self, admin => async admin.has_history())
     }
@@ -74,6 +80,9 @@ impl AnyAdmin {
     /// What the table has for delivery in order; none where every table has it, since there is one writer at a time.
     ///
     /// # Errors
+    /// As [`layout`](Self::layout).
+    ///
+    /// # Cancel safety
     /// As [`layout`](Self::layout).
     pub async fn ordered(&self) -> Result<Option<Ordered>, StoreError> {
         match self {
@@ -90,6 +99,9 @@ impl AnyAdmin {
     ///
     /// # Errors
     /// When the table is bare, or the database fails.
+    ///
+    /// # Cancel safety
+    /// Dropped, both the change and its entry in the audit log are there, or neither is. It can be repeated.
     pub async fn pause(&self, who: &str, reason: &str) -> Result<bool, StoreError> {
         each!(self, admin => async admin.pause(who, reason))
     }
@@ -97,6 +109,9 @@ impl AnyAdmin {
     /// Starts delivery again. Answers whether it was paused.
     ///
     /// # Errors
+    /// As [`pause`](Self::pause).
+    ///
+    /// # Cancel safety
     /// As [`pause`](Self::pause).
     pub async fn resume(&self, who: &str) -> Result<bool, StoreError> {
         each!(self, admin => async admin.resume(who))

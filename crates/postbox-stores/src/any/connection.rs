@@ -39,6 +39,9 @@ impl AnyConnection {
     ///
     /// # Errors
     /// When the table exists with other columns, or the database fails.
+    ///
+    /// # Cancel safety
+    /// Only looks: it can be dropped at any time.
     pub async fn plan(&mut self, table: &TableName, extras: Extras) -> Result<Plan, StoreError> {
         match &mut self.0 {
             Kind::Postgres(connection, _) => postgres::migrate::plan_with(connection, table, extras).await,
@@ -51,6 +54,9 @@ impl AnyConnection {
     ///
     /// # Errors
     /// When the table has other columns, a transaction pooler stands between, or the database refuses.
+    ///
+    /// # Cancel safety
+    /// As `up` of the database's own `migrate`: what was done stays, and the connection is not to be used again.
     pub async fn migrate_up(
         &mut self,
         table: &TableName,
@@ -77,6 +83,9 @@ impl AnyConnection {
     ///
     /// # Errors
     /// When unpublished events exist, the table does not exist, or the database fails.
+    ///
+    /// # Cancel safety
+    /// As `down` of the database's own `migrate`; the connection is not to be used again.
     pub async fn migrate_down(
         &mut self,
         table: &TableName,
@@ -97,6 +106,9 @@ impl AnyConnection {
     ///
     /// # Errors
     /// When the database fails.
+    ///
+    /// # Cancel safety
+    /// Only looks: it can be dropped at any time.
     pub async fn has_history(&mut self, table: &TableName) -> Result<bool, StoreError> {
         match &mut self.0 {
             Kind::Postgres(connection, _) => postgres::migrate::has_history(connection, table).await,
@@ -109,6 +121,9 @@ impl AnyConnection {
     ///
     /// # Errors
     /// When the database fails.
+    ///
+    /// # Cancel safety
+    /// Only looks: it can be dropped at any time.
     pub async fn has_inbox(&mut self, table: &TableName) -> Result<bool, StoreError> {
         match &mut self.0 {
             Kind::Postgres(connection, _) => postgres::migrate::has_inbox(connection, table).await,
@@ -121,6 +136,9 @@ impl AnyConnection {
     ///
     /// # Errors
     /// When the database fails.
+    ///
+    /// # Cancel safety
+    /// Only looks: it can be dropped at any time.
     pub async fn has_idempotency(&mut self, table: &TableName) -> Result<bool, StoreError> {
         match &mut self.0 {
             Kind::Postgres(connection, _) => postgres::migrate::has_idempotency(connection, table).await,
@@ -133,6 +151,9 @@ impl AnyConnection {
     ///
     /// # Errors
     /// When a role does not exist, or the database has none.
+    ///
+    /// # Cancel safety
+    /// Dropped, all of it is granted, or nothing. The connection is not to be used again.
     pub async fn grant(&mut self, table: &TableName, grants: &Grants) -> Result<(), StoreError> {
         match &mut self.0 {
             Kind::Postgres(connection, _) => {
@@ -159,6 +180,9 @@ impl AnyConnection {
     ///
     /// # Errors
     /// As [`Outbox::enqueue`]; the result is unknown if the connection is lost.
+    ///
+    /// # Cancel safety
+    /// Dropped, the event is written, or it is not. The connection is not to be used again.
     pub async fn enqueue(
         &mut self,
         outbox: &Outbox,

@@ -60,6 +60,9 @@ impl AnyIdempotency {
     ///
     /// # Errors
     /// When the database fails.
+    ///
+    /// # Cancel safety
+    /// Only looks: it can be dropped at any time.
     pub async fn is_there(&self) -> Result<bool, StoreError> {
         match &self.0 {
             Calls::Postgres { pool, outbox, .. } => {

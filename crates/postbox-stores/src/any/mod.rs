@@ -186,6 +186,9 @@ impl AnyDatabase {
     ///
     /// # Errors
     /// When there is no database, or it refuses.
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is connected.
     pub async fn connect(&self) -> Result<AnyConnection, StoreError> {
         match &self.0 {
             Kind::Postgres { options, direct } => {
@@ -222,6 +225,9 @@ impl AnyDatabase {
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    /// Dropped, nothing is connected; a file may have been made.
     pub async fn connect_or_create(&self) -> Result<AnyConnection, StoreError> {
         match &self.0 {
             Kind::Sqlite(options) => {
@@ -235,6 +241,9 @@ impl AnyDatabase {
     ///
     /// # Errors
     /// When there is no memory left.
+    ///
+    /// # Cancel safety
+    /// As [`connect`](Self::connect).
     pub async fn pretend(&self) -> Result<AnyConnection, StoreError> {
         let options = SqliteConnectOptions::new().in_memory(true);
         Ok(AnyConnection::sqlite(sqlite::open(&options).await?))

@@ -10,11 +10,10 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use super::clause::Clause;
+use super::clause::{Clause, bind_list, with_list};
 use super::error::{classify, within};
 use super::history;
 use super::link::{Link, OPERATION_LIMIT, Taken, Tries};
-use super::list_of::{bind_list, with_list};
 use super::schema::{TableShape, locate, names};
 use super::version::Server;
 use crate::history::HistoryShape;
@@ -71,6 +70,9 @@ impl MySqlAdmin {
     ///
     /// # Errors
     /// When the table is missing, lacks columns or is of another shape.
+    ///
+    /// # Cancel safety
+    /// Only looks: it can be dropped at any time.
     pub async fn layout(&self) -> Result<Layout, StoreError> {
         self.0.looked().await?;
         Ok(Layout::Full)
@@ -80,6 +82,9 @@ impl MySqlAdmin {
     ///
     /// # Errors
     /// As [`layout`](Self::layout).
+    ///
+    /// # Cancel safety
+    /// As [`layout`](Self::layout).
     pub async fn has_history(&self) -> Result<bool, StoreError> {
         Ok(self.0.looked().await?.history.is_some())
     }
@@ -87,6 +92,9 @@ impl MySqlAdmin {
     /// Whether the table has the indexes that delivery in order needs.
     ///
     /// # Errors
+    /// As [`layout`](Self::layout).
+    ///
+    /// # Cancel safety
     /// As [`layout`](Self::layout).
     pub async fn ordered(&self) -> Result<bool, StoreError> {
         Ok(super::schema::is_ordered(&self.0.looked().await?.template))
@@ -97,6 +105,9 @@ impl MySqlAdmin {
     ///
     /// # Errors
     /// When the table is not one, or the database fails.
+    ///
+    /// # Cancel safety
+    /// Dropped, both the change and its entry in the audit log are there, or neither is. It can be repeated.
     pub async fn pause(&self, who: &str, reason: &str) -> Result<bool, StoreError> {
         let looked = self.0.looked().await?;
         let sql = "UPDATE {{relay}} SET paused_at = UTC_TIMESTAMP(6), paused_by = ?, paused_reason = ?
@@ -108,6 +119,9 @@ impl MySqlAdmin {
     /// Starts delivery again. Answers whether it was paused.
     ///
     /// # Errors
+    /// As [`pause`](Self::pause).
+    ///
+    /// # Cancel safety
     /// As [`pause`](Self::pause).
     pub async fn resume(&self, who: &str) -> Result<bool, StoreError> {
         let looked = self.0.looked().await?;

@@ -10,13 +10,13 @@ use uuid::Uuid;
 
 use super::admin::{Change, Looked, MySqlAdmin, audit, count};
 use super::clause::{Clause, among};
+use super::clause::{bind_list, with_list};
 use super::clock::at;
 use super::dead::{DISCARD, REVIVE, dead_ones, revive};
 use super::error::{classify, within};
 use super::history;
 use super::link::{OPERATION_LIMIT, Taken, Tries};
 use super::list::{self, STATUS, fill};
-use super::list_of::{bind_list, with_list};
 use crate::audit::{described, published};
 use crate::browse::{others, page};
 use crate::row::{Cells as _, Times as _};

@@ -1,10 +1,40 @@
 //! Statements that are put together for the moment: what people ask for differs, and parameters have no numbers here.
+//!
+//! There are no arrays either, and a statement for each length would have to be prepared by itself: so a list is as long as the next
+//! power of two, and its last entry stands there several times.
 
-use sqlx::AssertSqlSafe;
+use sqlx::mysql::MySqlArguments;
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Encode, MySql, Type};
 use time::PrimitiveDateTime;
 use uuid::Uuid;
 
-use super::list_of::Bound;
+/// The place for a list in a statement.
+const PLACE: &str = "<in>";
+
+/// A statement with its parameters.
+pub(super) type Bound<'q> = Query<'q, MySql, MySqlArguments>;
+
+/// The statement for a list of so many.
+pub(super) fn with_list(sql: &str, count: usize) -> String {
+    debug_assert!(sql.contains(PLACE), "no list in: {sql}");
+    let places = vec!["?"; count.max(1).next_power_of_two()].join(", ");
+    sql.replace(PLACE, &places)
+}
+
+/// Binds the list that [`with_list`] has made places for.
+pub(super) fn bind_list<'q, T>(query: Bound<'q>, list: &[T]) -> Bound<'q>
+where
+    T: Copy + Encode<'q, MySql> + Type<MySql> + Send + 'q,
+{
+    padded(list).copied().fold(query, Query::bind)
+}
+
+/// What goes to those places.
+pub(super) fn padded<T>(list: &[T]) -> impl Iterator<Item = &T> {
+    let places = list.len().max(1).next_power_of_two();
+    list.iter().chain(std::iter::repeat_n(list.last(), places - list.len()).flatten())
+}
 
 /// A parameter.
 #[derive(Debug, Clone)]
@@ -98,4 +128,16 @@ pub(super) fn among<T: Copy + Into<Arg>>(column: &str, values: &[T]) -> Clause {
     let mut clause = Clause::new(format!("{column} IN ({})", vec!["?"; values.len()].join(", ")));
     clause.args.extend(values.iter().map(|value| (*value).into()));
     clause
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_list;
+
+    #[test]
+    fn lists_have_few_lengths() {
+        for (count, places) in [(1, 1), (2, 2), (3, 4), (500, 512)] {
+            assert_eq!(with_list("IN (<in>)", count).matches('?').count(), places);
+        }
+    }
 }

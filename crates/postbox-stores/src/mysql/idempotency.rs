@@ -13,10 +13,10 @@ use sqlx::mysql::{MySqlPool, MySqlRow};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _, Transaction};
 use uuid::Uuid;
 
+use super::clause::Bound;
 use super::clock::span;
 use super::error::{DUPLICATE, classify, error_number};
 use super::link::Tries;
-use super::list_of::Bound;
 use super::tx::SqlxMySql;
 use crate::idempotency::{self, Statements, TRIES};
 use crate::table::Template;

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use postbox_core::{StoreError, TableName};
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
+use super::clause::{bind_list, with_list};
 use super::clock::{at, span};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken, Tries, say};
-use super::list_of::{bind_list, with_list};
 use super::statements::Owners;
 use super::store::{Inner, Opened};
 use super::window::{self, Window};

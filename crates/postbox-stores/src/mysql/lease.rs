@@ -5,10 +5,10 @@ use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Token};
 use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Row as _};
 
+use super::clause::{bind_list, with_list};
 use super::clock::span;
 use super::error::within;
 use super::link::{OPERATION_LIMIT, Taken, Tries};
-use super::list_of::{bind_list, with_list};
 use super::store::{Inner, Opened};
 use crate::row::{self, COLUMNS, Times as _};
 use crate::seen::Candidate;

@@ -9,10 +9,10 @@ use sqlx::{AssertSqlSafe, Row as _};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::clause::{bind_list, with_list};
 use super::clock::{at, micros, span};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken, Tries};
-use super::list_of::{bind_list, with_list};
 use super::store::{Inner, Opened};
 use crate::cursor::START;
 use crate::letters::{self, PAGE, SUSPECT_WAIT};

@@ -101,6 +101,9 @@ fn check(extras: Extras) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// When the table exists with other columns, or the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn plan(connection: &mut MySqlConnection, table: &TableName) -> Result<Plan, StoreError> {
     plan_with(connection, table, Extras::default()).await
 }
@@ -109,6 +112,9 @@ pub async fn plan(connection: &mut MySqlConnection, table: &TableName) -> Result
 ///
 /// # Errors
 /// As [`plan`]; also when something else stands where an extra table would be, or the server cannot have what is asked for.
+///
+/// # Cancel safety
+/// As [`plan`].
 pub async fn plan_with(
     connection: &mut MySqlConnection,
     table: &TableName,
@@ -280,6 +286,9 @@ async fn system_steps(
 ///
 /// # Errors
 /// When the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn has_history(connection: &mut MySqlConnection, table: &TableName) -> Result<bool, StoreError> {
     let (schema, table) = locate(connection, table).await?;
     Ok(history::find(connection, &schema, &table).await.map_err(classify)?.is_some())

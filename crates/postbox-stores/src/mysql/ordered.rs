@@ -13,11 +13,11 @@ use postbox_core::{Code, Order, StoreError, StoreErrorKind, TableName};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Row as _};
 
+use super::clause::with_list;
 use super::clock::span;
 use super::error::{classify, within};
 use super::lease::{Locked, Lost};
 use super::link::{OPERATION_LIMIT, Taken, Tries};
-use super::list_of::with_list;
 use super::store::{Inner, Opened};
 use crate::ahead::{Ahead, Fate};
 use crate::left_out::Lane;

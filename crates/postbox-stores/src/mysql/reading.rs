@@ -13,12 +13,12 @@ use tokio::task::JoinHandle;
 
 use super::beside::{Ahead, Ended, MOST, read_beside};
 use super::claim::{ClaimState, candidate_of};
+use super::clause::{bind_list, with_list};
 use super::clock::{at, span};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken};
-use super::list_of::{bind_list, with_list};
-use super::own::Own;
 use super::owner;
+use super::owner::Own;
 use super::store::{Inner, Opened};
 use super::topics::Condition;
 use crate::cursor::{Cursor, Key, START};

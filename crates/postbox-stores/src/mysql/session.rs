@@ -5,8 +5,8 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _};
 use time::PrimitiveDateTime;
 
+use super::clause::Bound;
 use super::error::DEADLOCK;
-use super::list_of::Bound;
 use crate::tx::{Columns, Dialect, EventRow, Session, Statement};
 
 /// Somebody has had a lock for longer than this session waits.

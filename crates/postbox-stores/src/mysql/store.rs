@@ -1,6 +1,6 @@
-//! ④ [`MySqlStore`]: what became of rows, and the relay's own life on this table; `claim.rs` is the other half.
+//! ④ [`MySqlStore`]: what a relay asks of its table, and what is looked at before it starts. `claim.rs` claims rows, `settling.rs` writes what
+//! became of them.
 
-use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -8,30 +8,22 @@ use std::time::Duration;
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
 use postbox_core::{Order, StoreError};
-use serde_json::Value;
-use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 use tokio::sync::{Mutex, OnceCell};
 use uuid::Uuid;
 
 use super::claim::ClaimState;
-use super::clock::{Clock, from_micros};
-use super::error::{classify, within};
-use super::history;
+use super::clock::Clock;
 use super::leader::lock_name;
-use super::link::{Link, OPERATION_LIMIT, Taken, Tries};
-use super::list_of::{bind_list, with_list};
+use super::link::Link;
 use super::ordered::expect_order;
-use super::owner::is_owned;
 use super::schema::{TableShape, is_ordered, locate, names};
 use super::statements::Statements;
-use super::strategy;
 use super::version::Server;
 use super::wake::Watch;
 use super::window::{Window, are_there};
+use super::{history, strategy};
 use crate::builder::Settings;
 use crate::ordered::News;
-use crate::row::Times as _;
-use crate::sequenced::{claims_of, fence, key_of, sequence_of, verdict};
 use crate::tenants::check as check_tenants;
 
 /// An outbox table in MySQL or MariaDB, for one relay.
@@ -114,172 +106,6 @@ impl Inner {
         link.keep();
         Ok(opened)
     }
-
-    /// Writes what became of rows. Those that a relay owns are fenced by its place, the others by their leases.
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
-        let opened = self.opened().await?;
-        let owned: Vec<&Settlement> = settlements.iter().filter(|one| is_owned(&one.lease)).collect();
-        let Some(own) = opened.statements.own.as_ref().filter(|_| !owned.is_empty()) else {
-            return self.settle_leased(opened, settlements).await;
-        };
-        let mut settled = Settled::default();
-        if owned.len() < settlements.len() {
-            let leased: Vec<Settlement> =
-                settlements.iter().filter(|one| !is_owned(&one.lease)).cloned().collect();
-            settled = self.settle_leased(opened, &leased).await?;
-        }
-        settled.lost.extend(self.settle_own(own, owned).await?);
-        Ok(settled)
-    }
-
-    async fn settle_leased(
-        &self,
-        opened: &Opened,
-        settlements: &[Settlement],
-    ) -> Result<Settled, StoreError> {
-        let lost: Vec<Uuid> = match (claims_of(settlements), &opened.statements.gone) {
-            (Some(claims), None) => self.settle_delivered(opened, claims).await?,
-            (claims, Some(gone)) => self.settle_gone(opened, gone, settlements, claims).await?,
-            (None, None) => {
-                let document = self.document(settlements);
-                let statements = &opened.statements;
-                let leases = settlements.iter().map(|settlement| &settlement.lease);
-                let lost = self.fenced(&statements.held, &statements.settle, document, leases).await?;
-                lost.iter().map(|lease| lease.row).collect()
-            }
-        };
-        if self.settings.order != Order::None {
-            self.news.settled(settlements, &lost, self.clock.now());
-        }
-        Ok(Settled { lost, ..Settled::default() })
-    }
-
-    /// Settlements for SQL, in the order in which rows are locked.
-    pub(super) fn document<'a>(&self, settlements: impl IntoIterator<Item = &'a Settlement>) -> String {
-        let at = from_micros(self.clock.now());
-        let mut sorted: Vec<&Settlement> = settlements.into_iter().collect();
-        sorted.sort_unstable_by_key(|settlement| sequence_of(settlement.lease.row));
-        sorted.into_iter().map(|one| verdict(one, at)).collect::<Value>().to_string()
-    }
-
-    /// Runs a statement about rows whose leases are still what they were, and answers which are not.
-    pub(super) async fn fenced<'a>(
-        &self,
-        held: &str,
-        change: &str,
-        document: String,
-        leases: impl Iterator<Item = &'a Lease>,
-    ) -> Result<Vec<&'a Lease>, StoreError> {
-        let mut tries = Tries::new();
-        let found = loop {
-            let mut link = self.settles.take().await?;
-            match change_held(&mut link, held, change, &document).await {
-                Ok(found) => {
-                    link.keep();
-                    break found;
-                }
-                Err(error) => tries.again(link, error).await?,
-            }
-        };
-        Ok(leases.filter(|lease| !found.contains(&sequence_of(lease.row))).collect())
-    }
-
-    /// Everything arrived: one statement for each claim, and its usual answer is a number.
-    async fn settle_delivered(
-        &self,
-        opened: &Opened,
-        claims: Vec<(&Lease, Vec<i64>)>,
-    ) -> Result<Vec<Uuid>, StoreError> {
-        let mut lost = Vec::new();
-        for (lease, mut sequences) in claims {
-            // Rows are locked in this order by everybody (hazard 18).
-            sequences.sort_unstable();
-            let sql = with_list(&opened.statements.settle_delivered, sequences.len());
-            let mut tries = Tries::new();
-            loop {
-                let mut link = self.settles.take().await?;
-                let settle = bind_list(sqlx::query(AssertSqlSafe(sql.as_str())), &sequences);
-                let settle = settle.bind(&*lease.token).bind(lease.attempts).execute(&mut link.connection);
-                match within(OPERATION_LIMIT, settle).await {
-                    Ok(done) => {
-                        if done.rows_affected() != sequences.len() as u64 {
-                            let sql = &opened.statements.published;
-                            lost.extend(
-                                not_settled(&mut link.connection, sql, &sequences, done.rows_affected())
-                                    .await?,
-                            );
-                        }
-                        link.keep();
-                        break;
-                    }
-                    Err(error) => tries.again(link, error).await?,
-                }
-            }
-        }
-        Ok(lost)
-    }
-
-    /// Rows of an owner have no lease of their own: they last as long as the table is its own.
-    async fn extend_all(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
-        let opened = self.opened().await?;
-        let (owned, others): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(is_owned);
-        let mut lost = if others.is_empty() { Vec::new() } else { self.extend(opened, &others).await? };
-        if let Some(own) = &opened.statements.own {
-            lost.extend(self.lost_reigns(own, owned).await?);
-        }
-        Ok(lost)
-    }
-
-    async fn extend(&self, opened: &Opened, leases: &[Lease]) -> Result<Vec<Lease>, StoreError> {
-        let mut sorted: Vec<&Lease> = leases.iter().collect();
-        sorted.sort_unstable_by_key(|lease| sequence_of(lease.row));
-        let (statements, document) = (&opened.statements, fence(sorted.into_iter()));
-        let lost = self.fenced(&statements.held, &statements.extend, document, leases.iter()).await?;
-        Ok(lost.into_iter().cloned().collect())
-    }
-}
-
-/// Locks what is still held, and changes it; answers which that was.
-async fn change_held(
-    link: &mut Taken<'_>,
-    held: &str,
-    change: &str,
-    document: &str,
-) -> Result<HashSet<i64>, StoreError> {
-    link.begin().await?;
-    let look =
-        sqlx::query_scalar::<_, i64>(AssertSqlSafe(held)).bind(document).fetch_all(&mut link.connection);
-    let found: HashSet<i64> = within(OPERATION_LIMIT, look).await?.into_iter().collect();
-    if !found.is_empty() {
-        let change = sqlx::query(AssertSqlSafe(change)).bind(document).execute(&mut link.connection);
-        within(OPERATION_LIMIT, change).await?;
-    }
-    link.commit().await?;
-    Ok(found)
-}
-
-/// Rows that a settle did not publish, of which it has published so many at one time: their leases were lost.
-async fn not_settled(
-    connection: &mut MySqlConnection,
-    sql: &str,
-    sequences: &[i64],
-    settled: u64,
-) -> Result<Vec<Uuid>, StoreError> {
-    let sql = with_list(sql, sequences.len());
-    let rows = bind_list(sqlx::query(AssertSqlSafe(sql)), sequences).fetch_all(connection);
-    let mut by_time: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
-    for row in within(OPERATION_LIMIT, rows).await? {
-        let read = || Ok((row.try_get::<i64, _>(0)?, row.micros(1)?));
-        let (sequence, at): (i64, i64) = read().map_err(classify)?;
-        by_time.entry(at).or_default().push(sequence);
-    }
-    let ours = by_time.into_iter().rev().find(|(at, rows)| *at > 0 && rows.len() as u64 == settled);
-    let ours: HashSet<i64> = ours.map(|(_, rows)| rows).unwrap_or_default().into_iter().collect();
-    Ok(sequences
-        .iter()
-        .filter(|sequence| !ours.contains(*sequence))
-        .map(|sequence| key_of(*sequence))
-        .collect())
 }
 
 impl Store for MySqlStore {

@@ -8,11 +8,11 @@ use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
 
 use super::admin::{Looked, MySqlAdmin, count};
 use super::clause::Clause;
+use super::clause::{bind_list, with_list};
 use super::clock::span;
 use super::error::{classify, within};
 use super::leader::lock_name;
 use super::link::{OPERATION_LIMIT, Taken, Tries};
-use super::list_of::{bind_list, with_list};
 
 /// What was published before. ? microseconds
 const PUBLISHED: &str = "published_at < UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND";

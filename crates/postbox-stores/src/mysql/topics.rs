@@ -4,7 +4,7 @@
 use postbox_core::Topic;
 use postbox_core::store::Spent;
 
-use super::list_of::Bound;
+use super::clause::Bound;
 
 /// A condition with its parameters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

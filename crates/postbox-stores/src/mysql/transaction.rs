@@ -9,8 +9,8 @@ use sqlx::mysql::MySqlPool;
 use sqlx::{AssertSqlSafe, MySql, Row as _, Transaction};
 use uuid::Uuid;
 
+use super::clause::{bind_list, with_list};
 use super::error::{DEADLOCK, error_number};
-use super::list_of::{bind_list, with_list};
 use super::tx::{SqlxMySql, insert};
 use super::wake::COMMITTED;
 use crate::table::Template;

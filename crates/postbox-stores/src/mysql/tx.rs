@@ -8,8 +8,8 @@ use postbox_core::{
 use sqlx::{MySql, Transaction};
 use uuid::Uuid;
 
+use super::clause::{padded, with_list};
 use super::clock::{at, span};
-use super::list_of::{padded, with_list};
 use super::session::Value;
 use crate::sequenced::{MAX_WAIT, key_of};
 use crate::table::Template;

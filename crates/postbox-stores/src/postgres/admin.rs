@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept, Tidied};
 use postbox_core::{Code, Inspect, Layout, StoreError, StoreErrorKind, TableCounts, TableName, TableRelay};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{PgConnection, Row as _};
@@ -10,11 +9,10 @@ use tokio::sync::OnceCell;
 
 use super::ask::{self, Limited, ask};
 use super::error::classify;
-use super::history;
 use super::migrate::Ordered;
 use super::order::{TableOrder, with_strands};
 use super::schema::TableShape;
-use super::window;
+use super::{history, window};
 use crate::history::HistoryShape;
 use crate::table::Template;
 
@@ -26,7 +24,7 @@ const BOUND: i64 = 10_000;
 pub struct PgAdmin {
     pub(super) pool: Limited,
     table: TableName,
-    label: String,
+    pub(super) label: String,
     max_attempts: i32,
     lock_ttl: Duration,
     looked: OnceCell<Looked>,
@@ -96,6 +94,9 @@ impl PgAdmin {
     ///
     /// # Errors
     /// When the table is missing or of another shape.
+    ///
+    /// # Cancel safety
+    /// Only looks: it can be dropped at any time.
     pub async fn layout(&self) -> Result<Layout, StoreError> {
         Ok(self.looked().await?.layout)
     }
@@ -104,6 +105,9 @@ impl PgAdmin {
     ///
     /// # Errors
     /// As [`layout`](Self::layout).
+    ///
+    /// # Cancel safety
+    /// As [`layout`](Self::layout).
     pub async fn has_history(&self) -> Result<bool, StoreError> {
         Ok(self.looked().await?.history.is_some())
     }
@@ -111,6 +115,9 @@ impl PgAdmin {
     /// What the table has for delivery in order.
     ///
     /// # Errors
+    /// As [`layout`](Self::layout).
+    ///
+    /// # Cancel safety
     /// As [`layout`](Self::layout).
     pub async fn ordered(&self) -> Result<Ordered, StoreError> {
         Ok(self.looked().await?.order.migrated())
@@ -203,6 +210,9 @@ impl PgAdmin {
     ///
     /// # Errors
     /// When the table is bare or the database fails.
+    ///
+    /// # Cancel safety
+    /// Dropped, both the change and its entry in the audit log are there, or neither is. It can be repeated.
     pub async fn pause(&self, who: &str, reason: &str) -> Result<bool, StoreError> {
         let sql = "UPDATE {{relay}} SET paused_at = now(), paused_by = $2, paused_reason = $3
                    WHERE tbl = $1 AND paused_at IS NULL";
@@ -212,6 +222,9 @@ impl PgAdmin {
     /// Starts delivery again. Answers whether it was paused.
     ///
     /// # Errors
+    /// As [`pause`](Self::pause).
+    ///
+    /// # Cancel safety
     /// As [`pause`](Self::pause).
     pub async fn resume(&self, who: &str) -> Result<bool, StoreError> {
         let sql = "UPDATE {{relay}} SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
@@ -330,65 +343,6 @@ impl Inspect for PgAdmin {
         let row = ask::one(&self.pool, ask(include_str!("sql/oldest_transaction.sql"))).await?;
         let age: f64 = row.try_get(0).map_err(classify)?;
         Ok(Some(Duration::try_from_secs_f64(age).unwrap_or_default()))
-    }
-}
-
-impl Sweep for PgAdmin {
-    fn table(&self) -> &str {
-        &self.label
-    }
-
-    async fn sweep(&self, request: &SweepRequest) -> Result<Swept, StoreError> {
-        let looked = self.looked().await?;
-        let sql = looked.template.fill(match looked.history {
-            Some(_) => include_str!("sql/sweep_history.sql"),
-            None => include_str!("sql/sweep.sql"),
-        });
-        let query = ask(sql)
-            .bind(super::store::fnv1a(&format!("outbox-cleaner:{}", looked.key)))
-            .bind(request.retention.as_secs_f64())
-            .bind(request.dead_retention.map(|retention| retention.as_secs_f64()))
-            .bind(i64::from(request.batch))
-            .bind(request.dead_letters);
-        let row = ask::one(&self.pool, query).await?;
-        let free: bool = row.try_get(0).map_err(classify)?;
-        let rows: i64 = row.try_get(1).map_err(classify)?;
-        Ok(if free { Swept::Deleted(u64::try_from(rows).unwrap_or(0)) } else { Swept::Busy })
-    }
-
-    async fn sweep_inbox(&self, retention: Duration, batch: u32) -> Result<Swept, StoreError> {
-        self.clean_inbox(retention, batch).await
-    }
-
-    async fn tidy(&self) -> Result<Tidied, StoreError> {
-        self.vacuum().await
-    }
-}
-
-impl SweepCount for PgAdmin {
-    async fn due(&self, request: &SweepRequest) -> Result<Due, StoreError> {
-        let looked = self.looked().await?;
-        let moved = match looked.history {
-            Some(_) => {
-                " + (SELECT count(*) FROM {{history}} WHERE published_at < now() - make_interval(secs => $1))"
-            }
-            None => "",
-        };
-        let sql =
-            "SELECT (SELECT count(*) FROM {{table}} WHERE published_at < now() - make_interval(secs => $1)){{moved}},
-                    (SELECT count(*) FROM {{table}} t
-                     WHERE {{dead}} AND {{dead_since}} < now() - make_interval(secs => $2) AND {{holds_nobody}}
-                       AND NOT ($3 AND {{letter}}))";
-        let sql = looked.template.fill(&sql.replace("{{moved}}", moved));
-        let query = ask(sql)
-            .bind(request.retention.as_secs_f64())
-            .bind(request.dead_retention.map(|retention| retention.as_secs_f64()))
-            .bind(request.dead_letters);
-        let row = ask::one(&self.pool, query).await?;
-        let number = |place| -> Result<u64, StoreError> {
-            Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))
-        };
-        Ok(Due { published: number(0)?, dead: number(1)? })
     }
 }
 

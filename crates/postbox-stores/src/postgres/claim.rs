@@ -12,7 +12,6 @@ use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
 use super::error::{classify, within};
-use super::fan;
 use super::leader::Lead;
 use super::link::OPERATION_LIMIT;
 use super::reading::{Batch, Reading};
@@ -20,6 +19,7 @@ use super::row::{self, Found, Reader};
 use super::store::{Inner, Opened};
 use super::strands::Round;
 use super::tenants::Ring;
+use super::topics;
 use super::turns::Turns;
 use super::unreadable::is_about_data;
 use super::wake::Wake;
@@ -244,14 +244,14 @@ impl Inner {
         };
         let query = query
             .bind(request.lock_ttl.as_secs_f64())
-            .bind(fan::list(topics, &request.spent))
+            .bind(topics::list(topics, &request.spent))
             .bind(limit)
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
             .bind(token.to_string())
             .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts));
         let query = if apart.is_some() {
-            let (whole, parts) = fan::crowding(&request.crowding);
+            let (whole, parts) = topics::crowding(&request.crowding);
             query.bind(whole).bind(parts)
         } else {
             query

@@ -50,7 +50,7 @@ pub(super) fn sqlstate(error: &StoreError) -> Option<Cow<'_, str>> {
 
 /// Runs a database operation with a limit, so that a silent network is an error and not a hang (hazard 8). What ran
 /// out of time has an unknown result: its connection must not be used again.
-pub(crate) async fn within<T>(
+pub(super) async fn within<T>(
     limit: Duration,
     operation: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, StoreError> {

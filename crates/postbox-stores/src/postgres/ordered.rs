@@ -13,7 +13,6 @@ use uuid::Uuid;
 use super::claim::{ClaimState, Position};
 use super::error::within;
 use super::facts::FACTS;
-use super::fan::{self, REMAINS};
 use super::link::OPERATION_LIMIT;
 use super::order::with_strands;
 use super::row::{self, Found, Reader};
@@ -21,6 +20,7 @@ use super::schema::TableShape;
 use super::statements;
 use super::store::{Inner, Opened};
 use super::strands::{FIRST_STRAND, HEADS_LOOKED_AT, Round, Seen};
+use super::topics::{self, REMAINS};
 use crate::gate::{no_relay_row, standing};
 use crate::table::Template;
 
@@ -222,7 +222,7 @@ impl Inner {
             .bind(from)
             .bind(heads)
             .bind(request.lock_ttl.as_secs_f64())
-            .bind(fan::list(topics, &request.spent))
+            .bind(topics::list(topics, &request.spent))
             .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)

@@ -17,13 +17,13 @@ use sqlx::{PgConnection, Postgres, Row as _};
 use uuid::Uuid;
 
 use super::error::{classify, within};
-use super::fan;
 use super::link::OPERATION_LIMIT;
 use super::place::{self, Place};
 use super::reading::{Batch, Reign};
 use super::settling::Verdicts;
 use super::statements::Own;
 use super::store::{Inner, Opened};
+use super::topics;
 use crate::cursor::{Key, START};
 use crate::gate::standing;
 use crate::keys::Keys;
@@ -237,7 +237,7 @@ impl Inner {
         let Verdicts { numbers, waits, errors, failures } = Verdicts::of(settlements);
         let query = opened.query(&own.settle).bind(ids).bind(attempts).bind(numbers).bind(waits);
         let query = query.bind(errors).bind(failures).bind(&opened.key).bind(&self.settings.holder);
-        query.bind(settlements.first().map_or(-1, |s| epoch(&s.lease))).bind(fan::confirmed(settlements))
+        query.bind(settlements.first().map_or(-1, |s| epoch(&s.lease))).bind(topics::confirmed(settlements))
     }
 
     /// The settle of rows that all arrived at the same attempt, in one epoch, where they were read. Answers those that are not

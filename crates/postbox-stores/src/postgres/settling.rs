@@ -15,11 +15,11 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::error::{classify, sqlstate, within};
-use super::fan;
 use super::link::OPERATION_LIMIT;
 use super::owner::{are_alike, is_owned, needs_no_write};
 use super::statements::Own;
 use super::store::{Inner, Opened};
+use super::topics;
 
 impl Inner {
     pub(super) async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
@@ -229,7 +229,7 @@ impl Inner {
             Layout::Full => {
                 let tokens: Vec<&str> = settlements.iter().map(|s| &*s.lease.token).collect();
                 let query = query.bind(tokens).bind(attempts).bind(numbers).bind(waits);
-                query.bind(errors).bind(failures).bind(fan::confirmed(settlements))
+                query.bind(errors).bind(failures).bind(topics::confirmed(settlements))
             }
             Layout::Bare => {
                 let since: Vec<_> = settlements.iter().map(|s| self.locked_at(&s.lease)).collect();

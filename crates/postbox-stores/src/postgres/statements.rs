@@ -5,12 +5,12 @@ use postbox_core::store::Tenants;
 
 use super::durable::DISK_HAS_ALL;
 use super::facts::FACTS;
-use super::fan::REMAINS;
 use super::history;
 use super::letters::Letters;
 use super::place;
 use super::schema::TableShape;
 use super::tenants;
+use super::topics::REMAINS;
 use crate::history::Sent;
 use crate::table::Template;
 

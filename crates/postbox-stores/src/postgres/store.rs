@@ -1,4 +1,5 @@
-//! ④ [`PgStore`]: what became of rows, and the relay's own life on this table; `claim.rs` is the other half.
+//! ④ [`PgStore`]: what a relay asks of its table, and what is looked at before it starts. `claim.rs` claims rows, `settling.rs` writes what
+//! became of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -104,6 +105,9 @@ impl PgStore {
     ///
     /// # Errors
     /// When the table cannot be looked at.
+    ///
+    /// # Cancel safety
+    /// Only looks: it can be dropped at any time.
     pub async fn layout(&self) -> Result<Layout, StoreError> {
         Ok(self.0.opened().await?.layout)
     }

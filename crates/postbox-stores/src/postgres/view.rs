@@ -12,7 +12,6 @@ use sqlx::{PgConnection, Postgres, Row as _};
 use uuid::Uuid;
 
 use super::error::{classify, within};
-use super::fan;
 use super::link::OPERATION_LIMIT;
 use super::moment::Micros;
 use super::owner::{self, Spot};
@@ -20,6 +19,7 @@ use super::reading::{Batch, Reign};
 use super::row::{DUE, Found, Reader, SINCE, payload};
 use super::statements::Own;
 use super::store::{Inner, Opened};
+use super::topics;
 use crate::cursor::{Cursor, Key, START};
 use crate::cursors::end;
 
@@ -221,7 +221,7 @@ impl Inner {
             .bind((!at_start).then_some(from_at))
             .bind(from_sequence)
             .bind(request.lock_ttl.as_secs_f64())
-            .bind(fan::list(topics, &request.spent))
+            .bind(topics::list(topics, &request.spent))
             .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
             .bind(i64::try_from(share).unwrap_or(i64::MAX))
             .bind(request.max_attempts)

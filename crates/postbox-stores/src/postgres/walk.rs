@@ -18,7 +18,6 @@ use uuid::Uuid;
 use super::beside::Waiting;
 use super::claim::Position;
 use super::error::within;
-use super::fan;
 use super::link::OPERATION_LIMIT;
 use super::ordered::{OrderedClaims, place};
 use super::owner::{self, InFlight, Spot};
@@ -26,6 +25,7 @@ use super::reading::{Batch, Reign};
 use super::row::{COLUMNS, Found, Reader};
 use super::store::{Inner, Opened};
 use super::strands::{FEWEST, FIRST_STRAND, HEADS_LOOKED_AT, Round, Seen};
+use super::topics;
 use super::turns::Asked;
 use super::view::fetch_payloads;
 
@@ -299,7 +299,7 @@ impl Inner {
             return query.bind(asked.rows()).bind(request.max_attempts);
         }
         let limit = i64::try_from(request.limit).unwrap_or(i64::MAX);
-        let query = query.bind(fan::list(topics, &request.spent)).bind(limit).bind(request.max_attempts);
+        let query = query.bind(topics::list(topics, &request.spent)).bind(limit).bind(request.max_attempts);
         if walk.way != Way::Heads {
             return query;
         }

@@ -4,28 +4,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
 use postbox_core::{Inspect, Layout, StoreError, TableCounts, TableName, TableRelay};
-use sqlx::query::Query;
-use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqlitePool};
-use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
+use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 use tokio::sync::OnceCell;
 
-use super::clock::{now, span};
+use super::clock::now;
 use super::error::{classify, within};
 use super::history;
-use super::link::{Link, Taken};
-use super::patience::OPERATION_LIMIT;
+use super::link::{Link, OPERATION_LIMIT, Taken};
 use super::schema::{TableShape, in_main, names};
 use crate::history::HistoryShape;
+use crate::row::Cells as _;
 use crate::shown;
 use crate::table::Template;
 
 /// Counts stop here; beyond, pending events are only counted, up to the second bound: then there are at least so many.
 const BOUND: i64 = 10_000;
 const ESTIMATE_BOUND: i64 = 100_000;
-
-type Bound<'q> = Query<'q, Sqlite, SqliteArguments>;
 
 /// An outbox table in SQLite, for people who look after it. Cheap to clone; clones share one connection.
 #[derive(Debug, Clone)]
@@ -35,7 +31,7 @@ pub struct SqliteAdmin(pub(super) Arc<Inner>);
 pub(super) struct Inner {
     pub(super) link: Link,
     table: TableName,
-    label: String,
+    pub(super) label: String,
     looked: OnceCell<Looked>,
 }
 
@@ -69,6 +65,9 @@ impl SqliteAdmin {
     ///
     /// # Errors
     /// When the table is missing, lacks columns or is of another shape.
+    ///
+    /// # Cancel safety
+    /// Only looks: it can be dropped at any time.
     pub async fn layout(&self) -> Result<Layout, StoreError> {
         self.0.looked().await?;
         Ok(Layout::Full)
@@ -77,6 +76,9 @@ impl SqliteAdmin {
     /// Whether the table has a history that published events can be moved to.
     ///
     /// # Errors
+    /// As [`layout`](Self::layout).
+    ///
+    /// # Cancel safety
     /// As [`layout`](Self::layout).
     pub async fn has_history(&self) -> Result<bool, StoreError> {
         Ok(self.0.looked().await?.history.is_some())
@@ -87,6 +89,9 @@ impl SqliteAdmin {
     ///
     /// # Errors
     /// When the table is not one, or the database fails.
+    ///
+    /// # Cancel safety
+    /// Dropped, both the change and its entry in the audit log are there, or neither is. It can be repeated.
     pub async fn pause(&self, who: &str, reason: &str) -> Result<bool, StoreError> {
         let sql = "UPDATE {{relay}} SET paused_at = ?2, paused_by = ?3, paused_reason = ?4
                    WHERE tbl = ?1 AND paused_at IS NULL";
@@ -96,6 +101,9 @@ impl SqliteAdmin {
     /// Starts delivery again. Answers whether it was paused.
     ///
     /// # Errors
+    /// As [`pause`](Self::pause).
+    ///
+    /// # Cancel safety
     /// As [`pause`](Self::pause).
     pub async fn resume(&self, who: &str) -> Result<bool, StoreError> {
         let sql = "UPDATE {{relay}} SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
@@ -174,9 +182,7 @@ impl Inspect for SqliteAdmin {
         let query = sqlx::query(AssertSqlSafe(sql)).bind(now()).bind(BOUND).bind(ESTIMATE_BOUND);
         let row = within(OPERATION_LIMIT, query.fetch_one(&mut link.connection)).await?;
         link.keep();
-        let number = |place| -> Result<u64, StoreError> {
-            Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))
-        };
+        let number = |place| row.count(place).map_err(classify);
         Ok(TableCounts {
             pending: number(0)?.max(number(6)?),
             locked: number(1)?,
@@ -204,58 +210,6 @@ impl Inspect for SqliteAdmin {
     }
 }
 
-impl Sweep for SqliteAdmin {
-    fn table(&self) -> &str {
-        &self.0.label
-    }
-
-    /// One writer at a time: cleaners cannot get in each other's way, so none is ever told that it is busy.
-    async fn sweep(&self, request: &SweepRequest) -> Result<Swept, StoreError> {
-        let looked = self.0.looked().await?;
-        let sql = looked.template.fill(include_str!("sql/sweep.sql"));
-        let mut link = self.0.link.begin().await?;
-        let delete = before(sqlx::query(AssertSqlSafe(sql)), request).bind(i64::from(request.batch));
-        let delete = delete.bind(request.dead_letters);
-        let mut deleted = delete.execute(&mut link.connection).await.map_err(classify)?.rows_affected();
-        let room = i64::from(request.batch).saturating_sub_unsigned(deleted);
-        if looked.history.is_some() && room > 0 {
-            let sql = looked.template.fill(include_str!("sql/sweep_history.sql"));
-            let until = now().saturating_sub(span(request.retention));
-            let delete = sqlx::query(AssertSqlSafe(sql)).bind(until).bind(room);
-            deleted += delete.execute(&mut link.connection).await.map_err(classify)?.rows_affected();
-        }
-        link.commit().await?;
-        Ok(Swept::Deleted(deleted))
-    }
-
-    async fn sweep_inbox(&self, retention: Duration, batch: u32) -> Result<Swept, StoreError> {
-        self.clean_inbox(retention, batch).await
-    }
-}
-
-impl SweepCount for SqliteAdmin {
-    async fn due(&self, request: &SweepRequest) -> Result<Due, StoreError> {
-        let looked = self.0.looked().await?;
-        let moved = match looked.history {
-            Some(_) => " + (SELECT count(*) FROM {{history}} {{by_history}} WHERE published_at < ?1)",
-            None => "",
-        };
-        let sql = "SELECT (SELECT count(*) FROM {{table}} {{by_published}} WHERE published_at < ?1){{moved}},
-                    (SELECT count(*) FROM {{table}} AS t {{by_dead}} WHERE dead_at < ?2 AND published_at IS NULL AND NOT {{kept}}
-                        AND (dlq_at IS NOT NULL OR NOT ?3))";
-        let sql = looked.template.fill(&sql.replace("{{moved}}", moved));
-        let mut link = self.0.reader().await?;
-        let query = sqlx::query(AssertSqlSafe(sql));
-        let query = before(query, request).bind(request.dead_letters);
-        let row = query.fetch_one(&mut link.connection).await.map_err(classify)?;
-        link.keep();
-        let number = |place| -> Result<u64, StoreError> {
-            Ok(u64::try_from(row.try_get::<i64, _>(place).map_err(classify)?).unwrap_or(0))
-        };
-        Ok(Due { published: number(0)?, dead: number(1)? })
-    }
-}
-
 /// The statement of the counts. What was moved counts for the rate.
 pub(super) fn counts_sql(template: &Template, history: bool) -> String {
     let recent = |table: &str, index: &str| {
@@ -277,11 +231,4 @@ pub(super) fn counts_sql(template: &Template, history: bool) -> String {
         .replace("{{recent}}", &recent.join(" UNION ALL "))
         .replace("{{any}}", &any.join(" OR "));
     template.fill(&sql)
-}
-
-/// Until when events must have been published (`?1`) or dead (`?2`; null: they are kept) to be past their retention.
-fn before<'q>(query: Bound<'q>, request: &SweepRequest) -> Bound<'q> {
-    let now = now();
-    let dead = request.dead_retention.map(|retention| now.saturating_sub(span(retention)));
-    query.bind(now.saturating_sub(span(request.retention))).bind(dead)
 }

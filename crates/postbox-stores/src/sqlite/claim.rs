@@ -11,8 +11,7 @@ use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 use super::clock::{micros, now, span};
 use super::error::{classify, within};
 use super::leader::Lead;
-use super::patience::OPERATION_LIMIT;
-use super::seen::candidate;
+use super::link::OPERATION_LIMIT;
 use super::store::{Inner, Opened};
 use crate::cursor::{Cursor, START};
 use crate::gate::{no_relay_row, standing};
@@ -201,4 +200,13 @@ async fn pick(
         ClaimMode::Probe(_) => {}
     }
     Ok(picked)
+}
+
+/// Reads a row of the answer of `pick.sql`, which is one text: each row of an answer costs more than to find it.
+pub(super) fn candidate(text: &str) -> Option<Candidate> {
+    let mut numbers = text.split(' ').map(str::parse::<i64>);
+    let mut next = || numbers.next()?.ok();
+    let (sequence, available_at, attempts) = (next()?, next()?, next()?);
+    let (suspect, bytes) = (next()? != 0, usize::try_from(next()?).ok()?);
+    Some(Candidate { sequence, available_at, attempts, suspect, bytes })
 }

@@ -11,8 +11,8 @@ use super::clock::now;
 use super::error::{classify, is_busy, within};
 use super::history;
 use super::link::Link;
+use super::link::{OPERATION_LIMIT, Patience};
 use super::migrate::plan;
-use super::patience::{OPERATION_LIMIT, Patience};
 use super::schema::{TableShape, in_main};
 use crate::diagnose;
 

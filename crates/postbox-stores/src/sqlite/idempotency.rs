@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::clock::{now, span};
 use super::error::classify;
-use super::patience::Patience;
+use super::link::Patience;
 use super::schema::in_main;
 use super::tx::SqlxSqlite;
 use crate::idempotency::{self, Statements, TRIES};

@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection, Transaction};
 use super::admin::{Looked, SqliteAdmin, audit};
 use super::clock::{from_micros, micros, now, span};
 use super::error::{classify, is_busy, within};
-use super::patience::OPERATION_LIMIT;
+use super::link::OPERATION_LIMIT;
 use super::schema::in_main;
 use super::session::Value;
 use super::tx::SqlxSqlite;

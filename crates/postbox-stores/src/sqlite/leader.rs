@@ -12,7 +12,7 @@ use sqlx::AssertSqlSafe;
 
 use super::clock::{now, span};
 use super::error::{classify, within};
-use super::patience::OPERATION_LIMIT;
+use super::link::OPERATION_LIMIT;
 use super::store::{Inner, Opened};
 use crate::gate::no_relay_row;
 

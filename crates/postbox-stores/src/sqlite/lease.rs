@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::clock::{now, span};
 use super::error::{classify, within};
-use super::patience::OPERATION_LIMIT;
+use super::link::OPERATION_LIMIT;
 use super::store::{Inner, Opened};
 use crate::row::{self, Cells as _};
 use crate::seen::Candidate;

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::clock::{from_micros, now, span};
 use super::error::{classify, within};
-use super::patience::OPERATION_LIMIT;
+use super::link::OPERATION_LIMIT;
 use super::store::{Inner, Opened};
 use crate::letters::{self, PAGE, SUSPECT_WAIT};
 use crate::row::{self, Cells as _};

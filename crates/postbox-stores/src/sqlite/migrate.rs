@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
 use super::error::classify;
 use super::history::find as find_history;
 use super::inbox::is_there as has_inbox_of;
-use super::patience::Patience;
+use super::link::Patience;
 use super::schema::{EXTENSION, TableShape, in_main};
 use crate::history::name_of;
 use crate::print::{goose, join};
@@ -103,6 +103,9 @@ pub(super) fn is_right(end: &str, sql: &str) -> bool {
 ///
 /// # Errors
 /// When the table exists with other columns, or the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn plan(connection: &mut SqliteConnection, table: &TableName) -> Result<Plan, StoreError> {
     plan_with(connection, table, Extras::default()).await
 }
@@ -111,6 +114,9 @@ pub async fn plan(connection: &mut SqliteConnection, table: &TableName) -> Resul
 ///
 /// # Errors
 /// As [`plan`]; also when something else stands where an extra table would be.
+///
+/// # Cancel safety
+/// As [`plan`].
 pub async fn plan_with(
     connection: &mut SqliteConnection,
     table: &TableName,
@@ -130,6 +136,9 @@ pub async fn plan_with(
 ///
 /// # Errors
 /// When the table has other columns, the database refuses, or the write lock is not to be had.
+///
+/// # Cancel safety
+/// Dropped, nothing has happened, but for the write-ahead log, which stays on.
 pub async fn up(
     connection: &mut SqliteConnection,
     table: &TableName,
@@ -142,6 +151,9 @@ pub async fn up(
 ///
 /// # Errors
 /// As [`up`]; also when something else stands where an extra table would be.
+///
+/// # Cancel safety
+/// As [`up`].
 pub async fn up_with(
     connection: &mut SqliteConnection,
     table: &TableName,
@@ -183,6 +195,9 @@ pub async fn up_with(
 ///
 /// # Errors
 /// When unpublished events exist, the table does not exist or is no outbox, or the database fails.
+///
+/// # Cancel safety
+/// Dropped, nothing has happened.
 pub async fn down(
     connection: &mut SqliteConnection,
     table: &TableName,

@@ -58,7 +58,6 @@ mod diagnose;
 mod disk;
 mod embed;
 mod error;
-mod gone;
 mod history;
 mod idempotency;
 pub(crate) mod inbox;
@@ -69,15 +68,15 @@ mod link;
 mod list;
 pub mod migrate;
 mod ordered;
-mod patience;
 #[cfg(test)]
 mod plans;
 mod schema;
-mod seen;
 pub(crate) mod session;
+mod settling;
 mod statements;
 mod store;
 mod survey;
+mod sweep;
 mod tenants;
 mod transaction;
 pub(crate) mod tx;
@@ -139,8 +138,11 @@ fn in_memory() -> StoreError {
 ///
 /// # Errors
 /// As the driver; error 5 if others did not let go of the lock in time.
+///
+/// # Cancel safety
+/// Dropped, it gives the lock back.
 pub async fn begin(pool: &SqlitePool) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
-    let mut patience = patience::Patience::new();
+    let mut patience = link::Patience::new();
     loop {
         match pool.begin_with("BEGIN IMMEDIATE").await {
             Ok(tx) => return Ok(tx),

@@ -2,6 +2,7 @@
 //! leases what that chose.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
 use std::time::Instant;
 
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest};
@@ -10,12 +11,12 @@ use sqlx::AssertSqlSafe;
 
 use super::clock::{now, span};
 use super::error::within;
-use super::patience::OPERATION_LIMIT;
-use super::seen::{seen, topic_number};
+use super::link::OPERATION_LIMIT;
 use super::store::{Inner, Opened};
 use crate::ahead::{Ahead, Fate};
+use crate::left_out::Lane;
 use crate::ordered::{CHUNK, Choice, Ordered};
-use crate::seen::{Candidate, Row, Seen};
+use crate::seen::{Candidate, Row, Seen, names, number, strand};
 use crate::sequenced::{Content, lease};
 use crate::table::Template;
 
@@ -135,4 +136,34 @@ impl Inner {
         claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
         Ok(())
     }
+}
+
+/// The number of a topic, as the table tells it.
+fn topic_number(topic: &str) -> u64 {
+    let mut hex = String::with_capacity(topic.len() * 2);
+    for byte in topic.bytes() {
+        let _ = write!(hex, "{byte:02X}");
+    }
+    number(hex.as_str())
+}
+
+/// Reads a row of the answer of `ahead.sql`.
+fn seen(text: &str) -> Option<Seen> {
+    let mut parts = text.split(' ');
+    let mut next = || parts.next()?.parse::<i64>().ok();
+    let (sequence, available_at, attempts) = (next()?, next()?, next()?);
+    let (lock, bytes, dead) = (next()?, usize::try_from(next()?).ok()?, next()? != 0);
+    let (topic, aggregate, done) = (parts.next()?, parts.next()?, parts.next()?);
+    let bound = aggregate != "-";
+    let strand = strand(bound.then(|| number(aggregate)), sequence);
+    let (expired, lane) = (lock == 1, Lane { topic: number(topic), done: 0 });
+    let row = Row { sequence, available_at, attempts, expired, bytes, lane, strand, bound };
+    let done = if done == "-" { Vec::new() } else { names(&text_of(done).unwrap_or_default()) };
+    Some(Seen { row, locked: lock == 2, dead, done })
+}
+
+/// The text of its bytes in hex.
+fn text_of(hex: &str) -> Option<String> {
+    let byte = |place| u8::from_str_radix(hex.get(place..place + 2)?, 16).ok();
+    String::from_utf8((0..hex.len()).step_by(2).map(byte).collect::<Option<Vec<u8>>>()?).ok()
 }

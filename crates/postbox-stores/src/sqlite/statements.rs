@@ -1,6 +1,6 @@
 //! The statements of one table, their names filled in once.
 
-use super::gone::Gone;
+use super::settling::Gone;
 use super::tenants::{self, ByTenant};
 use crate::history::Sent;
 use crate::table::Template;

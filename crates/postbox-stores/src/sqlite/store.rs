@@ -1,6 +1,6 @@
-//! ④ [`SqliteStore`]: what became of rows, and the relay's own life on this table; `claim.rs` is the other half.
+//! ④ [`SqliteStore`]: what a relay asks of its table, and what is looked at before it starts. `claim.rs` claims rows, `settling.rs` writes what
+//! became of them.
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,16 +9,11 @@ use std::time::Duration;
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
 use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
 use postbox_core::{Order, StoreError};
-use serde_json::Value;
-use sqlx::{AssertSqlSafe, SqliteConnection};
-use time::OffsetDateTime;
 use tokio::sync::{Mutex, Notify, OnceCell};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::claim::{ClaimState, data_version};
-use super::clock::now;
-use super::error::classify;
 use super::history;
 use super::link::Link;
 use super::ordered::expect_order;
@@ -26,7 +21,6 @@ use super::schema::{TableShape, in_main, names};
 use super::statements::Statements;
 use crate::builder::Settings;
 use crate::ordered::News;
-use crate::sequenced::{array, claims_of, fence, key_of, sequence_of, verdict};
 use crate::tenants::check as check_tenants;
 
 /// Tells the relays of this process that it has committed events: they look at once. Whoever commits elsewhere, or by a
@@ -98,93 +92,6 @@ impl Inner {
         })
     }
 
-    /// Runs a statement about leases, and answers which of them it did not find.
-    pub(super) async fn fenced<'a>(
-        &self,
-        sql: &str,
-        document: String,
-        leases: impl Iterator<Item = &'a Lease>,
-    ) -> Result<Vec<&'a Lease>, StoreError> {
-        let mut writer = self.writer.begin().await?;
-        let found = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql))
-            .bind(now())
-            .bind(document)
-            .fetch_all(&mut writer.connection)
-            .await
-            .map_err(classify)?;
-        writer.commit().await?;
-        let found: HashSet<i64> = found.into_iter().collect();
-        Ok(leases.filter(|lease| !found.contains(&sequence_of(lease.row))).collect())
-    }
-
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
-        let opened = self.opened().await?;
-        let lost: Vec<Uuid> = if let Some(gone) = &opened.statements.gone {
-            self.settle_gone(opened, gone, settlements).await?
-        } else if let Some(claims) = claims_of(settlements) {
-            self.settle_delivered(opened, &claims).await?
-        } else {
-            let leases = settlements.iter().map(|settlement| &settlement.lease);
-            let at = OffsetDateTime::now_utc();
-            let document = settlements.iter().map(|one| verdict(one, at)).collect::<Value>().to_string();
-            let lost = self.fenced(&opened.statements.settle, document, leases).await?;
-            lost.iter().map(|lease| lease.row).collect()
-        };
-        if self.settings.order != Order::None {
-            self.news.settled(settlements, &lost, now());
-        }
-        Ok(Settled { lost, ..Settled::default() })
-    }
-
-    /// Everything arrived: one statement for each claim, and its usual answer is a number.
-    async fn settle_delivered(
-        &self,
-        opened: &Opened,
-        claims: &[(&Lease, Vec<i64>)],
-    ) -> Result<Vec<Uuid>, StoreError> {
-        let sql = opened.statements.settle_delivered.as_str();
-        let settle = |at: i64, lease: &Lease, sequences: &str| {
-            let query = sqlx::query(AssertSqlSafe(sql)).bind(at).bind(sequences.to_owned());
-            query.bind(lease.token.to_string()).bind(lease.attempts)
-        };
-        let wanted: usize = claims.iter().map(|(_, sequences)| sequences.len()).sum();
-        if let [(lease, sequences)] = claims {
-            let sequences = array(sequences.iter().copied());
-            let mut done = self.writer.execute(|at| settle(at, lease, &sequences)).await?;
-            let mut lost = Vec::new();
-            if done.changed != wanted as u64 {
-                lost = not_settled(
-                    &mut done.taken.connection,
-                    &opened.statements.not_settled,
-                    done.at,
-                    sequences,
-                )
-                .await?;
-            }
-            done.taken.keep();
-            return Ok(lost);
-        }
-        let mut writer = self.writer.begin().await?;
-        let (at, mut changed) = (now(), 0);
-        for (lease, sequences) in claims {
-            let settle = settle(at, lease, &array(sequences.iter().copied()));
-            changed += settle.execute(&mut writer.connection).await.map_err(classify)?.rows_affected();
-        }
-        let mut lost = Vec::new();
-        if changed != wanted as u64 {
-            let sequences = array(claims.iter().flat_map(|(_, sequences)| sequences.iter().copied()));
-            lost = not_settled(&mut writer.connection, &opened.statements.not_settled, at, sequences).await?;
-        }
-        writer.commit().await?;
-        Ok(lost)
-    }
-
-    async fn extend(&self, leases: &[Lease]) -> Result<Vec<Lease>, StoreError> {
-        let opened = self.opened().await?;
-        let lost = self.fenced(&opened.statements.extend, fence(leases.iter()), leases.iter()).await?;
-        Ok(lost.into_iter().cloned().collect())
-    }
-
     /// Whether another connection has committed since the last claim looked.
     async fn changed(&self) -> Result<bool, StoreError> {
         let mut reader = self.reader.take().await?;
@@ -194,21 +101,6 @@ impl Inner {
         reader.keep();
         Ok(changed)
     }
-}
-
-/// Rows that were not published at this time: their leases were lost. (One that another relay published in the very same
-/// microsecond is not told from ours; it is published all the same.)
-pub(super) async fn not_settled(
-    connection: &mut SqliteConnection,
-    sql: &str,
-    at: i64,
-    sequences: String,
-) -> Result<Vec<Uuid>, StoreError> {
-    let lost = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql.to_owned()))
-        .bind(at)
-        .bind(sequences)
-        .fetch_all(connection);
-    Ok(lost.await.map_err(classify)?.into_iter().map(key_of).collect())
 }
 
 impl Store for SqliteStore {

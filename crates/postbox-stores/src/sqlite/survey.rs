@@ -8,7 +8,7 @@ use sqlx::AssertSqlSafe;
 use super::admin::{SqliteAdmin, audit};
 use super::clock::{now, span};
 use super::error::{classify, within as in_time};
-use super::patience::OPERATION_LIMIT;
+use super::link::OPERATION_LIMIT;
 use crate::shown;
 
 /// The latest of one table by its index. `?1` from  `?2` rows

@@ -5,11 +5,10 @@ use postbox_core::store::{ClaimRequest, Crowding, Tenants};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-use super::claim::list;
+use super::claim::{candidate, list};
 use super::clock::{now, span};
 use super::error::within;
-use super::patience::OPERATION_LIMIT;
-use super::seen::candidate;
+use super::link::OPERATION_LIMIT;
 use crate::ring::{Looked, Ring};
 use crate::seen::Candidate;
 use crate::table::Template;

@@ -22,6 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// When the table has other columns, the database refuses, or a lock is not to be had.
+///
+/// # Cancel safety
+/// Dropped, the steps that were done stay, and the next run does the rest. Close the connection: its session may keep others from
+/// migrating.
 pub async fn up(
     connection: &mut MySqlConnection,
     table: &TableName,
@@ -34,6 +38,9 @@ pub async fn up(
 ///
 /// # Errors
 /// As [`up`]; also when something else stands where an extra table would be, or the server cannot have what is asked for.
+///
+/// # Cancel safety
+/// As [`up`].
 pub async fn up_with(
     connection: &mut MySqlConnection,
     table: &TableName,
@@ -59,6 +66,10 @@ pub async fn up_with(
 ///
 /// # Errors
 /// When unpublished events exist, the table does not exist or is no outbox, or the database fails.
+///
+/// # Cancel safety
+/// Dropped, a part of it may be gone, and the next run removes the rest. Close the connection: its session may keep others from
+/// migrating.
 pub async fn down(
     connection: &mut MySqlConnection,
     table: &TableName,

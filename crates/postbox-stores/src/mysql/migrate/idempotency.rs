@@ -33,6 +33,9 @@ const COLUMNS: [(&str, &str); 12] = [
 ///
 /// # Errors
 /// When the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn has_idempotency(
     connection: &mut MySqlConnection,
     table: &TableName,

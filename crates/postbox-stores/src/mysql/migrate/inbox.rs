@@ -12,6 +12,9 @@ use super::{StepLock, index_sql};
 ///
 /// # Errors
 /// When the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn has_inbox(connection: &mut MySqlConnection, table: &TableName) -> Result<bool, StoreError> {
     let (schema, table) = locate(connection, table).await?;
     is_there(connection, &schema, &table).await

@@ -23,6 +23,10 @@ const TRIES: u32 = 100;
 ///
 /// # Errors
 /// When the table has columns of other types, the database refuses, or a short lock is not to be had.
+///
+/// # Cancel safety
+/// Dropped, the steps that were done stay, and the next run does the rest. Close the connection: its session may keep others from
+/// migrating.
 pub async fn up(
     connection: &mut PgConnection,
     table: &TableName,
@@ -35,6 +39,9 @@ pub async fn up(
 ///
 /// # Errors
 /// As [`up`]; also when something else stands where an extra table would be.
+///
+/// # Cancel safety
+/// As [`up`].
 pub async fn up_with(
     connection: &mut PgConnection,
     table: &TableName,
@@ -59,6 +66,9 @@ pub async fn up_with(
 ///
 /// # Errors
 /// When unpublished events exist, the table does not exist or is no outbox, or the database fails.
+///
+/// # Cancel safety
+/// Dropped, all of it is gone, or nothing is. Close the connection: the statement may still run.
 pub async fn down(
     connection: &mut PgConnection,
     table: &TableName,

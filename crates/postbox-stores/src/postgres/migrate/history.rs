@@ -14,6 +14,9 @@ use crate::postgres::schema::TableShape;
 ///
 /// # Errors
 /// When the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn has_history(connection: &mut PgConnection, table: &TableName) -> Result<bool, StoreError> {
     let mut tx = connection.begin().await.map_err(classify)?;
     let found = find(&mut tx, table).await.map_err(classify)?;

@@ -31,6 +31,9 @@ const COLUMNS: [(&str, &str); 12] = [
 ///
 /// # Errors
 /// When the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn has_idempotency(connection: &mut PgConnection, table: &TableName) -> Result<bool, StoreError> {
     let mut tx = connection.begin().await.map_err(classify)?;
     let found = is_there(&mut tx, table).await?;

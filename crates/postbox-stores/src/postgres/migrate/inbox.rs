@@ -12,6 +12,9 @@ use crate::postgres::inbox::{INDEX, read_shape};
 ///
 /// # Errors
 /// When the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn has_inbox(connection: &mut PgConnection, table: &TableName) -> Result<bool, StoreError> {
     let mut tx = connection.begin().await.map_err(classify)?;
     let found = is_there(&mut tx, table).await?;

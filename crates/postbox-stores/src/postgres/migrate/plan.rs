@@ -20,6 +20,9 @@ use crate::table::Template;
 ///
 /// # Errors
 /// When the table exists with columns of other types, or the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn plan(connection: &mut PgConnection, table: &TableName) -> Result<Plan, StoreError> {
     plan_with(connection, table, Extras::default()).await
 }
@@ -28,6 +31,9 @@ pub async fn plan(connection: &mut PgConnection, table: &TableName) -> Result<Pl
 ///
 /// # Errors
 /// As [`plan`]; also when something else stands where an extra table would be.
+///
+/// # Cancel safety
+/// As [`plan`].
 pub async fn plan_with(
     connection: &mut PgConnection,
     table: &TableName,

@@ -12,6 +12,9 @@ use crate::history::name_of;
 ///
 /// # Errors
 /// When the name has a schema, of which SQLite has none, or the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn has_history(connection: &mut SqliteConnection, table: &TableName) -> Result<bool, StoreError> {
     let found = find(connection, &in_main(table)?).await;
     Ok(found.map_err(classify)?.is_some())

@@ -29,6 +29,9 @@ const COLUMNS: [(&str, &str); 12] = [
 ///
 /// # Errors
 /// When the name has a schema, of which SQLite has none, or the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn has_idempotency(
     connection: &mut SqliteConnection,
     table: &TableName,

@@ -10,6 +10,9 @@ use super::super::inbox::{INDEX, is_there, read_shape};
 ///
 /// # Errors
 /// When the name has a schema, of which SQLite has none, or the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
 pub async fn has_inbox(connection: &mut SqliteConnection, table: &TableName) -> Result<bool, StoreError> {
     is_there(connection, table).await
 }

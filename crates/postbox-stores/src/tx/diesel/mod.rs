@@ -36,9 +36,10 @@ fn trouble(error: &Error, read: fn(&str) -> InboxTrouble) -> InboxTrouble {
     }
 }
 
-/// Makes a connection one of the outbox and the inbox.
+/// Makes a connection one of the outbox and the inbox. Where it is used, `Event` and `EventAndRow` are rows of events, `Message` is one
+/// of the inbox, `bound` is a statement as diesel takes it, and `read` what an error's words mean.
 macro_rules! of_connection {
-    ($marker:ty, $connection:ty, $insert:path, $record:path, $read:path) => {
+    ($marker:ty, $connection:ty, $database:ty, $insert:path, $record:path) => {
         // Who passes a pool of one driver needs no list of all others.
         #[diagnostic::do_not_recommend]
         impl OutboxTx<$marker> for &mut $connection {
@@ -62,11 +63,37 @@ macro_rules! of_connection {
             }
 
             fn trouble(error: &Error) -> InboxTrouble {
-                super::trouble(error, $read)
+                super::trouble(error, read)
             }
 
             fn is_open(&mut self) -> bool {
                 super::is_open(*self)
+            }
+        }
+
+        impl Session<$database> for $connection {
+            type Error = Error;
+
+            async fn events(
+                &mut self,
+                statement: Statement<'_, $database>,
+                columns: Columns,
+            ) -> Result<Vec<EventRow>, Error> {
+                let query = bound(statement);
+                match columns {
+                    Columns::Event => query.load(self).await?.iter().map(Event::row).collect(),
+                    Columns::EventAndRow => query.load(self).await?.iter().map(EventAndRow::row).collect(),
+                }
+            }
+
+            async fn sequence(&mut self, statement: Statement<'_, $database>) -> Result<i64, Error> {
+                let row: Event = bound(statement).get_result(self).await?;
+                Ok(row.sequence)
+            }
+
+            async fn texts(&mut self, statement: Statement<'_, $database>) -> Result<Vec<String>, Error> {
+                let rows: Vec<Message> = bound(statement).load(self).await?;
+                Ok(rows.into_iter().map(Message::text).collect())
             }
         }
     };

@@ -1,10 +1,10 @@
 //! MySQL and MariaDB.
 
+use diesel::QueryableByName;
 use diesel::mysql::Mysql;
 use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
 use diesel::result::Error;
 use diesel::sql_types::{BigInt, Binary, Datetime, Nullable, Text};
-use diesel::{QueryResult, QueryableByName};
 use diesel_async::{AsyncMysqlConnection, RunQueryDsl};
 use postbox_core::{InboxTrouble, InboxTx, Inserted, Insertion, OutboxTx, Recording};
 use sqlx::MySql;
@@ -18,7 +18,7 @@ use crate::tx::{Columns, EventRow, Session, Statement};
 #[derive(Debug)]
 pub struct DieselMysql;
 
-super::of_connection!(DieselMysql, AsyncMysqlConnection, tx::insert, inbox::record, read);
+super::of_connection!(DieselMysql, AsyncMysqlConnection, MySql, tx::insert, inbox::record);
 
 #[derive(QueryableByName)]
 struct Message {
@@ -26,35 +26,9 @@ struct Message {
     message_id: Vec<u8>,
 }
 
-impl Session<MySql> for AsyncMysqlConnection {
-    type Error = Error;
-
-    async fn events(
-        &mut self,
-        statement: Statement<'_, MySql>,
-        columns: Columns,
-    ) -> QueryResult<Vec<EventRow>> {
-        let query = bound(statement);
-        match columns {
-            Columns::Event => {
-                let rows: Vec<Event> = query.load(self).await?;
-                rows.iter().map(Event::row).collect()
-            }
-            Columns::EventAndRow => {
-                let rows: Vec<EventAndRow> = query.load(self).await?;
-                rows.iter().map(EventAndRow::row).collect()
-            }
-        }
-    }
-
-    async fn sequence(&mut self, statement: Statement<'_, MySql>) -> QueryResult<i64> {
-        let row: Event = bound(statement).get_result(self).await?;
-        Ok(row.sequence)
-    }
-
-    async fn texts(&mut self, statement: Statement<'_, MySql>) -> QueryResult<Vec<String>> {
-        let rows: Vec<Message> = bound(statement).load(self).await?;
-        Ok(rows.into_iter().map(|row| String::from_utf8_lossy(&row.message_id).into_owned()).collect())
+impl Message {
+    fn text(self) -> String {
+        String::from_utf8_lossy(&self.message_id).into_owned()
     }
 }
 

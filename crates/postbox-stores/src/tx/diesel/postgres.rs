@@ -1,10 +1,10 @@
 //! PostgreSQL.
 
-use diesel::QueryableByName;
 use diesel::pg::Pg;
 use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
 use diesel::result::Error;
 use diesel::sql_types::{Array, BigInt, Bool, Bytea, Integer, Nullable, Text, Timestamptz, Uuid as SqlUuid};
+use diesel::{QueryResult, QueryableByName};
 use diesel_async::{AsyncPgConnection, RunQueryDsl};
 use postbox_core::{InboxTrouble, InboxTx, Inserted, Insertion, OutboxTx, Recording};
 use sqlx::Postgres;
@@ -18,7 +18,7 @@ use crate::tx::{Columns, EventRow, Session, Statement};
 #[derive(Debug)]
 pub struct DieselPostgres;
 
-super::of_connection!(DieselPostgres, AsyncPgConnection, tx::insert, inbox::record, read);
+super::of_connection!(DieselPostgres, AsyncPgConnection, Postgres, tx::insert, inbox::record);
 
 #[derive(QueryableByName)]
 struct Event {
@@ -43,40 +43,21 @@ struct Message {
 }
 
 impl Event {
-    fn with(self, id: Uuid) -> EventRow {
-        EventRow { event_id: self.event_id, sequence: self.sequence, id }
+    #[allow(clippy::unnecessary_wraps, reason = "elsewhere an id is bytes, which may be none")]
+    fn row(&self) -> QueryResult<EventRow> {
+        Ok(EventRow { event_id: self.event_id, sequence: self.sequence, id: Uuid::nil() })
     }
 }
 
-impl Session<Postgres> for AsyncPgConnection {
-    type Error = Error;
-
-    async fn events(
-        &mut self,
-        statement: Statement<'_, Postgres>,
-        columns: Columns,
-    ) -> Result<Vec<EventRow>, Error> {
-        let query = bound(statement);
-        Ok(match columns {
-            Columns::Event => {
-                let rows: Vec<Event> = query.load(self).await?;
-                rows.into_iter().map(|row| row.with(Uuid::nil())).collect()
-            }
-            Columns::EventAndRow => {
-                let rows: Vec<EventAndRow> = query.load(self).await?;
-                rows.into_iter().map(|row| row.event.with(row.id)).collect()
-            }
-        })
+impl EventAndRow {
+    fn row(&self) -> QueryResult<EventRow> {
+        Ok(EventRow { id: self.id, ..self.event.row()? })
     }
+}
 
-    async fn sequence(&mut self, statement: Statement<'_, Postgres>) -> Result<i64, Error> {
-        let row: Event = bound(statement).get_result(self).await?;
-        Ok(row.sequence)
-    }
-
-    async fn texts(&mut self, statement: Statement<'_, Postgres>) -> Result<Vec<String>, Error> {
-        let rows: Vec<Message> = bound(statement).load(self).await?;
-        Ok(rows.into_iter().map(|row| row.message_id).collect())
+impl Message {
+    fn text(self) -> String {
+        self.message_id
     }
 }
 

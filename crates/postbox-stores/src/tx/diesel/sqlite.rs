@@ -4,7 +4,7 @@ use diesel::query_builder::{BoxedSqlQuery, SqlQuery};
 use diesel::result::Error;
 use diesel::sql_types::{BigInt, Binary, Nullable, Text};
 use diesel::sqlite::Sqlite as DieselDialect;
-use diesel::{QueryResult, QueryableByName, SqliteConnection};
+use diesel::{QueryableByName, SqliteConnection};
 use diesel_async::RunQueryDsl;
 use diesel_async::sync_connection_wrapper::SyncConnectionWrapper;
 use postbox_core::{InboxTrouble, InboxTx, Inserted, Insertion, OutboxTx, Recording};
@@ -21,7 +21,7 @@ pub struct DieselSqlite;
 
 type Connection = SyncConnectionWrapper<SqliteConnection>;
 
-super::of_connection!(DieselSqlite, Connection, tx::insert, inbox::record, read);
+super::of_connection!(DieselSqlite, Connection, Sqlite, tx::insert, inbox::record);
 
 #[derive(QueryableByName)]
 struct Message {
@@ -29,35 +29,9 @@ struct Message {
     message_id: String,
 }
 
-impl Session<Sqlite> for Connection {
-    type Error = Error;
-
-    async fn events(
-        &mut self,
-        statement: Statement<'_, Sqlite>,
-        columns: Columns,
-    ) -> QueryResult<Vec<EventRow>> {
-        let query = bound(statement);
-        match columns {
-            Columns::Event => {
-                let rows: Vec<Event> = query.load(self).await?;
-                rows.iter().map(Event::row).collect()
-            }
-            Columns::EventAndRow => {
-                let rows: Vec<EventAndRow> = query.load(self).await?;
-                rows.iter().map(EventAndRow::row).collect()
-            }
-        }
-    }
-
-    async fn sequence(&mut self, statement: Statement<'_, Sqlite>) -> QueryResult<i64> {
-        let row: Event = bound(statement).get_result(self).await?;
-        Ok(row.sequence)
-    }
-
-    async fn texts(&mut self, statement: Statement<'_, Sqlite>) -> QueryResult<Vec<String>> {
-        let rows: Vec<Message> = bound(statement).load(self).await?;
-        Ok(rows.into_iter().map(|row| row.message_id).collect())
+impl Message {
+    fn text(self) -> String {
+        self.message_id
     }
 }
 

@@ -1,11 +1,10 @@
-//! ④ Settles where delivered rows do not stay: they are deleted, or move to the history first.
-//!
-//! SQLite cannot do both in one statement, so it is one transaction; it has one writer, so nothing can come in between.
+//! ⑥ Settle: what became of rows, fenced by their leases. Where delivered rows do not stay, they are deleted, or move to the history
+//! first: SQLite cannot do both in one statement, so it is one transaction; it has one writer, so nothing can come in between.
 
 use std::collections::HashSet;
 
-use postbox_core::StoreError;
-use postbox_core::store::{Lease, Settlement, Verdict};
+use postbox_core::store::{Lease, Settled, Settlement, Verdict};
+use postbox_core::{Order, StoreError};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, SqliteConnection};
 use time::OffsetDateTime;
@@ -14,10 +13,114 @@ use uuid::Uuid;
 use super::clock::now;
 use super::error::classify;
 use super::history;
-use super::store::{Inner, Opened, not_settled};
+use super::store::{Inner, Opened};
 use crate::history::Sent;
-use crate::sequenced::{array, claims_of, fence, sequence_of, verdict};
+use crate::sequenced::{array, claims_of, fence, key_of, sequence_of, verdict};
 use crate::table::Template;
+
+impl Inner {
+    /// Runs a statement about leases, and answers which of them it did not find.
+    pub(super) async fn fenced<'a>(
+        &self,
+        sql: &str,
+        document: String,
+        leases: impl Iterator<Item = &'a Lease>,
+    ) -> Result<Vec<&'a Lease>, StoreError> {
+        let mut writer = self.writer.begin().await?;
+        let found = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql))
+            .bind(now())
+            .bind(document)
+            .fetch_all(&mut writer.connection)
+            .await
+            .map_err(classify)?;
+        writer.commit().await?;
+        let found: HashSet<i64> = found.into_iter().collect();
+        Ok(leases.filter(|lease| !found.contains(&sequence_of(lease.row))).collect())
+    }
+
+    pub(super) async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        let opened = self.opened().await?;
+        let lost: Vec<Uuid> = if let Some(gone) = &opened.statements.gone {
+            self.settle_gone(opened, gone, settlements).await?
+        } else if let Some(claims) = claims_of(settlements) {
+            self.settle_delivered(opened, &claims).await?
+        } else {
+            let leases = settlements.iter().map(|settlement| &settlement.lease);
+            let at = OffsetDateTime::now_utc();
+            let document = settlements.iter().map(|one| verdict(one, at)).collect::<Value>().to_string();
+            let lost = self.fenced(&opened.statements.settle, document, leases).await?;
+            lost.iter().map(|lease| lease.row).collect()
+        };
+        if self.settings.order != Order::None {
+            self.news.settled(settlements, &lost, now());
+        }
+        Ok(Settled { lost, ..Settled::default() })
+    }
+
+    /// Everything arrived: one statement for each claim, and its usual answer is a number.
+    async fn settle_delivered(
+        &self,
+        opened: &Opened,
+        claims: &[(&Lease, Vec<i64>)],
+    ) -> Result<Vec<Uuid>, StoreError> {
+        let sql = opened.statements.settle_delivered.as_str();
+        let settle = |at: i64, lease: &Lease, sequences: &str| {
+            let query = sqlx::query(AssertSqlSafe(sql)).bind(at).bind(sequences.to_owned());
+            query.bind(lease.token.to_string()).bind(lease.attempts)
+        };
+        let wanted: usize = claims.iter().map(|(_, sequences)| sequences.len()).sum();
+        if let [(lease, sequences)] = claims {
+            let sequences = array(sequences.iter().copied());
+            let mut done = self.writer.execute(|at| settle(at, lease, &sequences)).await?;
+            let mut lost = Vec::new();
+            if done.changed != wanted as u64 {
+                lost = not_settled(
+                    &mut done.taken.connection,
+                    &opened.statements.not_settled,
+                    done.at,
+                    sequences,
+                )
+                .await?;
+            }
+            done.taken.keep();
+            return Ok(lost);
+        }
+        let mut writer = self.writer.begin().await?;
+        let (at, mut changed) = (now(), 0);
+        for (lease, sequences) in claims {
+            let settle = settle(at, lease, &array(sequences.iter().copied()));
+            changed += settle.execute(&mut writer.connection).await.map_err(classify)?.rows_affected();
+        }
+        let mut lost = Vec::new();
+        if changed != wanted as u64 {
+            let sequences = array(claims.iter().flat_map(|(_, sequences)| sequences.iter().copied()));
+            lost = not_settled(&mut writer.connection, &opened.statements.not_settled, at, sequences).await?;
+        }
+        writer.commit().await?;
+        Ok(lost)
+    }
+
+    pub(super) async fn extend(&self, leases: &[Lease]) -> Result<Vec<Lease>, StoreError> {
+        let opened = self.opened().await?;
+        let lost = self.fenced(&opened.statements.extend, fence(leases.iter()), leases.iter()).await?;
+        Ok(lost.into_iter().cloned().collect())
+    }
+}
+
+/// Rows that were not published at this time: their leases were lost. (One that another relay published in the very same
+/// microsecond is not told from ours; it is published all the same.)
+async fn not_settled(
+    connection: &mut SqliteConnection,
+    sql: &str,
+    at: i64,
+    sequences: String,
+) -> Result<Vec<Uuid>, StoreError> {
+    let lost = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql.to_owned()))
+        .bind(at)
+        .bind(sequences)
+        .fetch_all(connection);
+    Ok(lost.await.map_err(classify)?.into_iter().map(key_of).collect())
+}
 
 /// The fence of one claim: `?2` sequences, a JSON array `?3` token `?4` attempts
 const CLAIM: &str = "t.sequence IN (SELECT value FROM json_each(?2)) AND t.locked_by = ?3 AND t.attempts = ?4
@@ -88,7 +191,7 @@ impl Gone {
 
 impl Inner {
     /// Writes what became of rows; answers those that were no longer this relay's.
-    pub(super) async fn settle_gone(
+    async fn settle_gone(
         &self,
         opened: &Opened,
         gone: &Gone,
