@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use postbox_core::embed::StoreOptions;
 use postbox_core::store::{Tenants, Token};
-use postbox_core::{History, Order, TableName};
+use postbox_core::{Code, History, Order, StoreError, StoreErrorKind, TableName};
 use uuid::Uuid;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -43,6 +43,30 @@ impl Settings {
     /// How long the place of an active relay lasts that gives a sign of life at each of these intervals.
     pub(crate) fn ttl_for(&self, poll_interval: Duration) -> Duration {
         self.leader_ttl.max(poll_interval.saturating_mul(TICKS))
+    }
+
+    /// Refuses what a relay that claims tenants apart cannot do on this table. `indexed` tells whether it has the index by tenant.
+    pub(crate) fn check_tenants(&self, table: &TableName, indexed: bool) -> Result<(), StoreError> {
+        let Self { tenants, .. } = self;
+        let setting = if tenants.fair { "fair_tenants" } else { "tenants" };
+        let (code, why) = if self.order != Order::None {
+            let why =
+                format!("{setting} and ordering = \"aggregate\" do not go together: leave one of them out");
+            (Code::ConfigInvalid, why)
+        } else if !tenants.only.is_empty() && self.single_active {
+            let why =
+                "tenants needs single_active = false: the active relay would keep those of other tenants out";
+            (Code::ConfigInvalid, why.to_owned())
+        } else if !indexed {
+            let why = format!(
+                "{setting} needs an index by tenant, which {table} does not have: `postbox migrate up --fair-tenants --table {table}` \
+                 adds it"
+            );
+            (Code::TenantsUnsupported, why)
+        } else {
+            return Ok(());
+        };
+        Err(StoreError::new(code, StoreErrorKind::Refused, why))
     }
 
     /// A token for one claim.

@@ -44,8 +44,6 @@ mod letters;
 pub mod mysql;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod ordered;
-#[cfg(any(feature = "sqlite", feature = "mysql"))]
-mod picked;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod plan;
 #[cfg(feature = "postgres")]
@@ -72,7 +70,5 @@ pub mod sqlite;
 mod strategy;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod table;
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
-mod tenants;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub mod tx;

@@ -20,10 +20,9 @@ use crate::cursor::{Cursor, Key};
 use crate::cursors::{self, Others};
 use crate::gate::{no_relay_row, standing};
 use crate::ordered::Ordered;
-use crate::picked::Picked;
 use crate::ring::Ring;
 use crate::row::Times as _;
-use crate::seen::Candidate;
+use crate::seen::{Candidate, Picked};
 
 /// Where several relays share a table, they look for so many times the rows that they want: others have some of these.
 const SHARED: usize = 4;

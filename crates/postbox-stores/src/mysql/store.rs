@@ -24,7 +24,6 @@ use super::window::{Window, are_there};
 use super::{history, strategy};
 use crate::builder::Settings;
 use crate::ordered::News;
-use crate::tenants::check as check_tenants;
 
 /// An outbox table in MySQL or MariaDB, for one relay.
 ///
@@ -92,7 +91,7 @@ impl Inner {
         }
         if self.settings.tenants.apart() {
             let indexed = !names.fill("{{by_tenants_waiting}}").is_empty();
-            check_tenants(&self.settings, &table, indexed)?;
+            self.settings.check_tenants(&table, indexed)?;
         }
         let owners = are_there(connection, &schema).await?;
         let owns = strategy::owns(&self.settings, &table, owners)?;

@@ -31,7 +31,6 @@ use super::strategy;
 use super::tenants;
 use super::wake::Wake;
 use crate::builder::Settings;
-use crate::tenants::check as check_tenants;
 
 /// An outbox table in PostgreSQL, for one relay.
 ///
@@ -160,7 +159,7 @@ impl Inner {
         };
         if self.settings.tenants.apart() {
             let indexed = tenants::is_indexed(&mut settles.connection, &shape).await?;
-            check_tenants(&self.settings, &shape.name, indexed)?;
+            self.settings.check_tenants(&shape.name, indexed)?;
         }
         let sent = history::look(&mut settles.connection, &shape, self.settings.history).await?;
         settles.keep().await?;

@@ -16,9 +16,8 @@ use super::store::{Inner, Opened};
 use crate::cursor::{Cursor, START};
 use crate::gate::{no_relay_row, standing};
 use crate::ordered::Ordered;
-use crate::picked::Picked;
 use crate::ring::Ring;
-use crate::seen::Candidate;
+use crate::seen::{Candidate, Picked};
 
 /// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
 #[derive(Debug)]

@@ -2,29 +2,29 @@
 //!
 //! A migration is one transaction: all of it happens, or nothing.
 
+mod apply;
 mod history;
 mod idempotency;
 mod inbox;
+mod print;
 
 use std::collections::BTreeMap;
 
-use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
-use sqlx::{AssertSqlSafe, Connection as _, Row as _, SqliteConnection};
+use postbox_core::{StoreError, TableName};
+use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use super::error::classify;
-use super::history::find as find_history;
-use super::inbox::is_there as has_inbox_of;
-use super::link::Patience;
 use super::schema::{EXTENSION, TableShape, in_main};
 use crate::history::name_of;
-use crate::print::{goose, join};
 use crate::table::Template;
 
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
 pub use crate::print::Format;
+pub use apply::{down, up, up_with};
 pub use history::has_history;
 pub use idempotency::has_idempotency;
 pub use inbox::has_inbox;
+pub use print::{print_down, print_down_with, print_up, print_up_with};
 
 /// The indexes of a table: the end of the name, what kind, the columns, and what the predicate must hold.
 const INDEXES: [(&str, &str, &str, &str); 8] = [
@@ -131,132 +131,6 @@ pub async fn plan_with(
     Ok(Plan { table, steps })
 }
 
-/// Brings a table to the state that this version wants: makes it or upgrades it. Calls `progress` before each step.
-/// Answers the plan that was carried out; a second run has no steps.
-///
-/// # Errors
-/// When the table has other columns, the database refuses, or the write lock is not to be had.
-///
-/// # Cancel safety
-/// Dropped, nothing has happened, but for the write-ahead log, which stays on.
-pub async fn up(
-    connection: &mut SqliteConnection,
-    table: &TableName,
-    progress: impl FnMut(&Step),
-) -> Result<Plan, StoreError> {
-    up_with(connection, table, Extras::default(), progress).await
-}
-
-/// The same, with what only some tables have.
-///
-/// # Errors
-/// As [`up`]; also when something else stands where an extra table would be.
-///
-/// # Cancel safety
-/// As [`up`].
-pub async fn up_with(
-    connection: &mut SqliteConnection,
-    table: &TableName,
-    extras: Extras,
-    mut progress: impl FnMut(&Step),
-) -> Result<Plan, StoreError> {
-    let table = in_main(table)?;
-    let mut steps = Vec::new();
-    if !has_wal(connection).await.map_err(classify)? {
-        // Not possible inside of a transaction.
-        let step = Step::new("~ journal_mode: write-ahead log", WAL, StepLock::Short);
-        progress(&step);
-        let mut patience = Patience::new();
-        while let Err(error) = sqlx::query(WAL).execute(&mut *connection).await {
-            patience.pause(error).await.map_err(classify)?;
-        }
-        steps.push(step);
-    }
-    let first = steps.len();
-    // However little patience the connection has itself.
-    let mut patience = Patience::new();
-    let mut tx = loop {
-        match connection.begin_with("BEGIN IMMEDIATE").await {
-            Ok(tx) => break tx,
-            Err(error) => patience.pause(error).await.map_err(classify)?,
-        }
-    };
-    table_steps(&mut tx, &table, extras, &mut steps).await?;
-    for step in &steps[first..] {
-        progress(step);
-        sqlx::raw_sql(AssertSqlSafe(step.sql.clone())).execute(&mut *tx).await.map_err(classify)?;
-    }
-    tx.commit().await.map_err(classify)?;
-    Ok(Plan { table, steps })
-}
-
-/// Removes a table and what belongs to it, also its history, and its module's inbox and calls. Refuses while it holds events that were not published, unless they are to
-/// be lost on purpose.
-///
-/// # Errors
-/// When unpublished events exist, the table does not exist or is no outbox, or the database fails.
-///
-/// # Cancel safety
-/// Dropped, nothing has happened.
-pub async fn down(
-    connection: &mut SqliteConnection,
-    table: &TableName,
-    discard_unpublished: bool,
-) -> Result<(), StoreError> {
-    let table = in_main(table)?;
-    let template = names(&table);
-    // However little patience the connection has itself.
-    let mut patience = Patience::new();
-    let mut tx = loop {
-        match connection.begin_with("BEGIN IMMEDIATE").await {
-            Ok(tx) => break tx,
-            Err(error) => patience.pause(error).await.map_err(classify)?,
-        }
-    };
-    let Some(shape) = TableShape::read(&mut tx, &table).await.map_err(classify)? else {
-        let message = format!("{table} does not exist");
-        return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
-    };
-    // Many a table has a column `published_at`: what is no outbox is not ours to remove.
-    shape.check()?;
-    let unpublished = template.fill("SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL)");
-    let unpublished = sqlx::query_scalar::<_, bool>(AssertSqlSafe(unpublished)).fetch_one(&mut *tx);
-    if unpublished.await.map_err(classify)? && !discard_unpublished {
-        let message = format!("{table} holds events that were not published");
-        return Err(StoreError::new(Code::NotEmpty, StoreErrorKind::Refused, message));
-    }
-    let relay = sqlx::query("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'postbox_relay'");
-    let relay = relay.fetch_optional(&mut *tx).await.map_err(classify)?.is_some();
-    // Another's table of that name is not ours to remove.
-    let history = find_history(&mut tx, &table).await.map_err(classify)?.is_some();
-    let inbox = has_inbox_of(&mut tx, &table).await?;
-    let calls = idempotency::is_there(&mut tx, &table).await.map_err(classify)?;
-    for sql in drops([history, inbox, calls]).filter(|sql| relay || !sql.contains("{{relay}}")) {
-        let sql = template.fill(sql);
-        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(classify)?;
-    }
-    tx.commit().await.map_err(classify)
-}
-
-const DROP_HISTORY: &str = "DROP TABLE IF EXISTS {{history}}";
-const DROP_INBOX: &str = "DROP TABLE IF EXISTS {{inbox}}";
-const DROP_CALLS: &str = "DROP TABLE IF EXISTS {{idempotency}}";
-const DROPS: [&str; 6] = [
-    "DROP VIEW IF EXISTS {{status_view}}",
-    "DROP TABLE {{table}}",
-    DROP_HISTORY,
-    DROP_INBOX,
-    DROP_CALLS,
-    "DELETE FROM {{relay}} WHERE tbl = {{key}}",
-];
-
-/// All of them, but of history, inbox and calls those that there are.
-fn drops(there: [bool; 3]) -> impl Iterator<Item = &'static str> {
-    let left = [DROP_HISTORY, DROP_INBOX, DROP_CALLS].into_iter().zip(there);
-    let left: Vec<&str> = left.filter(|(_, there)| !there).map(|(sql, _)| sql).collect();
-    DROPS.into_iter().filter(move |sql| !left.contains(sql))
-}
-
 async fn has_wal(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
     let mode = sqlx::query_scalar::<_, String>("PRAGMA journal_mode").fetch_one(connection).await?;
     // A database in memory has no log; it only stands in for a file that is not there yet.
@@ -341,72 +215,4 @@ async fn table_steps(
         step("+ row in postbox_relay".to_owned(), REGISTER);
     }
     Ok(())
-}
-
-/// The table as SQL. The write-ahead log is not in it, since tools wrap this in a transaction: a relay turns it on.
-///
-/// # Errors
-/// When the name has a schema, of which SQLite has none.
-pub fn print_up(table: &TableName, format: Format) -> Result<String, StoreError> {
-    print_up_with(table, format, Extras::default())
-}
-
-/// The same, with what only some tables have.
-///
-/// # Errors
-/// As [`print_up`].
-pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Result<String, StoreError> {
-    let table = in_main(table)?;
-    let template = names(&table);
-    let mut up = vec![template.fill(include_str!("migrations/table.sql"))];
-    let tenants = extras.tenants.then_some(TENANTS);
-    up.extend(INDEXES.into_iter().chain(tenants).map(|index| index_sql(&table, index)));
-    let mut view = include_str!("migrations/view.sql");
-    if extras.history {
-        view = include_str!("migrations/view_history.sql");
-        up.push(template.fill(include_str!("migrations/history.sql")));
-        up.push(template.fill(&history::index_sql(&table)));
-        // It may be there without the history.
-        up.push(template.fill("DROP VIEW IF EXISTS {{status_view}}"));
-    }
-    if extras.inbox {
-        up.push(template.fill(include_str!("migrations/inbox.sql")));
-        up.push(template.fill(&inbox::index_sql(&table)));
-    }
-    let rest = [include_str!("migrations/relay.sql"), include_str!("migrations/audit.sql"), view, REGISTER];
-    up.extend(rest.map(|sql| template.fill(sql)));
-    if extras.idempotency {
-        up.push(template.fill(include_str!("migrations/idempotency.sql")));
-        up.push(template.fill(&idempotency::index_sql(&table)));
-    }
-    Ok(match format {
-        Format::Sql => join(&up),
-        Format::Goose => goose(&up, &down_statements(&table, extras)),
-    })
-}
-
-/// The way back as SQL; it fails by itself while unpublished events exist.
-///
-/// # Errors
-/// As [`print_up`].
-pub fn print_down(table: &TableName) -> Result<String, StoreError> {
-    print_down_with(table, Extras::default())
-}
-
-/// The same, with what only some tables have.
-///
-/// # Errors
-/// As [`print_up`].
-pub fn print_down_with(table: &TableName, extras: Extras) -> Result<String, StoreError> {
-    Ok(join(&down_statements(&in_main(table)?, extras)))
-}
-
-fn down_statements(table: &TableName, extras: Extras) -> Vec<String> {
-    let guard = [
-        include_str!("migrations/down.sql"),
-        "INSERT INTO postbox_guard SELECT count(*) FROM {{table}} WHERE published_at IS NULL",
-        "DROP TABLE temp.postbox_guard",
-    ];
-    let there = [extras.history, extras.inbox, extras.idempotency];
-    guard.into_iter().chain(drops(there)).map(|sql| names(table).fill(sql)).collect()
 }

@@ -21,7 +21,6 @@ use super::schema::{TableShape, in_main, names};
 use super::statements::Statements;
 use crate::builder::Settings;
 use crate::ordered::News;
-use crate::tenants::check as check_tenants;
 
 /// Tells the relays of this process that it has committed events: they look at once. Whoever commits elsewhere, or by a
 /// transaction of the driver's own, is found by looking.
@@ -80,7 +79,7 @@ impl Inner {
         }
         if self.settings.tenants.apart() {
             let indexed = !names.fill("{{by_tenants_waiting}}").is_empty();
-            check_tenants(&self.settings, &table, indexed)?;
+            self.settings.check_tenants(&table, indexed)?;
         }
         reader.keep();
         self.writer.expect_writable().await?;

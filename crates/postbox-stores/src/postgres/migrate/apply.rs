@@ -61,8 +61,8 @@ pub async fn up_with(
     Ok(plan)
 }
 
-/// Removes a table and what belongs to it, also its history, and its module's inbox and calls. Refuses while it holds events that were not published, unless they are to
-/// be lost on purpose.
+/// Removes a table and what belongs to it, also its history, and its module's inbox and calls. Refuses while it holds events that were
+/// not published, unless they are to be lost on purpose.
 ///
 /// # Errors
 /// When unpublished events exist, the table does not exist or is no outbox, or the database fails.
