@@ -6,7 +6,8 @@ use crate::links::files;
 use crate::run::root;
 
 /// The crates that are looked at.
-const CRATES: [&str; 4] = ["postbox-core", "postbox-consumers", "postbox-sinks", "postbox-web"];
+const CRATES: [&str; 5] =
+    ["postbox-core", "postbox-consumers", "postbox-sinks", "postbox-stores", "postbox-web"];
 
 /// Refuses those that do not. What is `pub` is public: the lint `unreachable_pub` sees to that.
 pub(crate) fn run() -> Result<(), String> {

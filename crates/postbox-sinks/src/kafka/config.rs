@@ -171,9 +171,9 @@ fn security(client: &mut ClientConfig, address: &Address, options: &mut Reader) 
     }
     let scram = mechanism.is_some_and(|mechanism| mechanism.starts_with("SCRAM"));
     if (tls || scram) && !cfg!(feature = "kafka-tls") {
-        let what = if tls { "kafka+ssl://" } else { "SCRAM" };
-        let problem = format!("{what} needs OpenSSL, which this build is without");
-        options.problem(if tls { "(the URL)" } else { "sasl" }, &problem, "cargo build --features kafka-tls");
+        let (name, what) = if tls { ("kafka+ssl://", "") } else { ("sasl", "SCRAM ") };
+        let problem = format!("{what}needs OpenSSL, which this build is without");
+        options.problem(name, &problem, "cargo build --features kafka-tls");
         // The client would say the same once more.
         client.set("security.protocol", "plaintext").set("sasl.mechanism", "PLAIN");
         return;
