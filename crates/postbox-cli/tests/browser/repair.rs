@@ -82,7 +82,7 @@ fn what_was_delivered_within_some_time_is_delivered_again() {
     desk.browser.press("Deliver again by time…");
     desk.browser.fill("#topic", "no.such.thing.v1");
     desk.browser.press("See what that is");
-    desk.browser.see("Nothing that is kept was delivered then");
+    desk.browser.see("No event that is kept was delivered then");
     desk.browser.fill("#topic", TOPIC);
     desk.browser.press("See what that is");
     desk.browser.see("Deliver 4 events again?");
