@@ -147,8 +147,11 @@ pub(super) async fn outage<S: Subject>(subject: &S, store: S::Store, events: imp
         }
         versions
     };
-    let (before, probes) = (versions().await, b.seen().len());
-    eventually("more probes", PATIENCE, async || b.seen().len() >= probes + 5).await;
+    // Counted from before the first look, which may take long: rows of probes that come meanwhile change, too.
+    let probes = b.seen().len();
+    let before = versions().await;
+    let looked = b.seen().len();
+    eventually("more probes", PATIENCE, async || b.seen().len() >= looked + 5).await;
     let changed = before.iter().zip(versions().await).filter(|(old, new)| *old != new).count();
     let probes = b.seen().len() - probes;
     assert!(changed <= probes + 1, "{changed} rows were written for {probes} probes");
