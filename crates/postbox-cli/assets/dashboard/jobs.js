@@ -4,15 +4,13 @@ import { at, get, post, refused } from "./api.js";
 import { confirm } from "./dialog.js";
 import { fill, h } from "./dom.js";
 import { clock, counted, number } from "./format.js";
-import { live } from "./live.js";
+import { isOpen, live } from "./live.js";
 import { button, cli, failure, notice, progress, tag, toast } from "./parts.js";
 
 const KIND = { replay_dead: "Replay", discard_dead: "Discard", replay_published: "Replay of published events" };
 const STATE = { running: "accent", watching: "accent", done: "good", stopped: "warn", failed: "bad" };
 
-export function isOpen(job) {
-  return job.state === "running" || job.state === "watching";
-}
+export { isOpen };
 
 /// The jobs of a table: those that run, and the last that ended, if this page has seen it run or the URL names it.
 export class JobsPanel {
@@ -27,7 +25,7 @@ export class JobsPanel {
 
   async load() {
     const { jobs } = await get("jobs");
-    jobs.forEach((job) => live.jobs.set(job.id, job));
+    jobs.forEach((job) => live.know(job));
     this.draw();
   }
 
@@ -39,7 +37,7 @@ export class JobsPanel {
 
   /// A job that was just started here.
   add(job) {
-    live.jobs.set(job.id, job);
+    live.know(job);
     this.shown.add(job.id);
     this.draw();
     this.node.scrollIntoView({ block: "nearest" });
@@ -55,7 +53,7 @@ export class JobsPanel {
   one(job) {
     const stop = async () => {
       try {
-        live.jobs.set(job.id, await post(`jobs/${encodeURIComponent(job.id)}/stop`));
+        live.know(await post(`jobs/${encodeURIComponent(job.id)}/stop`));
         this.draw();
       } catch (error) {
         toast(error.message);

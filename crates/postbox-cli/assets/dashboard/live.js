@@ -7,6 +7,10 @@ const STALE_MS = 8000;
 /// A stream that was closed is opened again after this.
 const AGAIN_MS = 3000;
 
+export function isOpen(job) {
+  return job.state === "running" || job.state === "watching";
+}
+
 class Live extends EventTarget {
   constructor() {
     super();
@@ -53,6 +57,7 @@ class Live extends EventTarget {
     this.source = new EventSource(streamAddress());
     this.source.addEventListener("overview", (event) => this.hear("overview", JSON.parse(event.data)));
     this.source.addEventListener("job", (event) => this.hear("job", JSON.parse(event.data)));
+    this.source.addEventListener("open", () => this.catchUp());
     this.source.addEventListener("error", () => {
       // Most errors mend themselves; a stream that the server refused does not.
       if (this.source?.readyState === EventSource.CLOSED) setTimeout(() => this.reopen(), AGAIN_MS);
@@ -70,16 +75,33 @@ class Live extends EventTarget {
     this.open();
   }
 
+  /// Jobs that this page takes for open may have ended while no stream told of it.
+  async catchUp() {
+    if (![...this.jobs.values()].some(isOpen)) return;
+    try {
+      const { jobs } = await get("jobs");
+      jobs.forEach((job) => this.hear("job", job));
+    } catch {
+      // The stream tells what comes next.
+    }
+  }
+
   close() {
     this.source?.close();
     this.source = null;
+  }
+
+  /// Remembers a job. An answer that was long on its way does not bring back what the stream has told the end of.
+  know(job) {
+    const known = this.jobs.get(job.id);
+    if (!known || isOpen(known) || !isOpen(job)) this.jobs.set(job.id, job);
   }
 
   hear(kind, data) {
     if (this.stopped) return;
     this.heard = Date.now();
     if (kind === "overview") this.overview = data;
-    else this.jobs.set(data.id, data);
+    else this.know(data);
     this.dispatchEvent(new CustomEvent(kind, { detail: data }));
     this.judge();
   }

@@ -70,6 +70,19 @@ fn a_cause_is_replayed_one_first_and_then_the_rest() {
     assert_eq!(desk.browser.complaints(), Vec::<String>::new());
 }
 
+/// Answers and the stream come by different ways: one that is late must not show a job as running that has ended.
+#[test]
+fn what_has_ended_stays_so() {
+    let desk = desk!(Place::new());
+    let script = "const tell = arguments[arguments.length - 1];
+        import(new URL('assets/live.js', document.baseURI)).then(({ live }) => {
+            const states = ['running', 'watching', 'done', 'watching'];
+            tell(states.map((state) => { live.know({ id: 'one', state }); return live.jobs.get('one').state; }).join());
+        });";
+    let states = desk.browser.run_async(script, &[]);
+    assert_eq!(states.as_str(), Some("running,watching,done,done"));
+}
+
 #[test]
 fn what_was_delivered_within_some_time_is_delivered_again() {
     let desk = desk!(Place::new());
