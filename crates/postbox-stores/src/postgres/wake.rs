@@ -36,6 +36,9 @@ pub(super) const TRIGGER: &str = "postbox_wake";
 /// How soon to look again while a writer keeps the relay awake, at first and at last.
 const SOON: Duration = Duration::from_millis(2);
 const LATE: Duration = Duration::from_millis(64);
+/// So many looks go by before the next have twice as much time. Where commits come one after the other and wait for a slow disk, a
+/// writer is met almost always, and never the same one: the second look must not come later than the first.
+const LOOKS: u32 = 4;
 
 /// A sleeper that has gone silent for so long is missed by the server, which ends its session and with it the lock.
 const SILENT: Duration = Duration::from_secs(15);
@@ -172,8 +175,7 @@ impl Wake {
         match answer.map_or(Phase::Unable, |phase| phase.unwrap_or(Phase::Unable)) {
             Phase::Asleep | Phase::Awake => self.kept.store(0, Ordering::Relaxed),
             Phase::Kept => {
-                let times = self.kept.fetch_add(1, Ordering::Relaxed).min(8);
-                let again = Instant::now() + (SOON * (1 << times)).min(LATE);
+                let again = Instant::now() + pause(self.kept.fetch_add(1, Ordering::Relaxed));
                 tokio::time::sleep_until(again.min(until)).await;
             }
             Phase::Unable => tokio::time::sleep_until(until).await,
@@ -187,6 +189,11 @@ impl Wake {
             let _ = tokio::time::timeout(CLOSE_LIMIT, sleeper).await;
         }
     }
+}
+
+/// How long until the next look, when writers have kept the relay awake so often.
+fn pause(kept: u32) -> Duration {
+    (SOON * (1 << (kept / LOOKS).min(8))).min(LATE)
 }
 
 /// Whether a claim looks at all that waits.
@@ -369,5 +376,11 @@ mod tests {
         assert_eq!((checked(), wake.again.load(Ordering::Relaxed)), (3, 70));
         wake.claimed(Some(4), &request(ClaimMode::Waiting, 9), &nothing, None);
         assert_eq!((checked(), wake.again.load(Ordering::Relaxed)), (4, u64::MAX));
+    }
+
+    #[test]
+    fn a_writer_that_stays_is_looked_for_less_and_less_often() {
+        let pauses = [0, 3, 4, 8, 19, 20, u32::MAX].map(|kept| pause(kept).as_millis());
+        assert_eq!(pauses, [2, 2, 4, 8, 32, 64, 64]);
     }
 }
