@@ -1,6 +1,7 @@
 //! What is known ahead, without a table.
 
 use super::*;
+use crate::left_out::LeftOut;
 use crate::seen::{number, strand};
 
 const NOW: i64 = 1_000;
