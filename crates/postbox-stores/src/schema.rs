@@ -37,3 +37,11 @@ pub(crate) fn problems(
     }
     problems
 }
+
+/// Extension columns and their types as lines of a CREATE TABLE, but for the payload: payloads stand last.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) fn lines<'a>(columns: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let lines =
+        columns.filter(|(name, _)| *name != "payload_raw").map(|(name, kind)| format!("{name:<14} {kind},"));
+    lines.collect::<Vec<_>>().join("\n    ")
+}

@@ -13,10 +13,11 @@ use sqlx::{AssertSqlSafe, MySqlConnection};
 
 use super::error::classify;
 use super::history;
-use super::schema::{TableShape, columns, indexes, locate, quoted};
+use super::schema::{EXTENSION, TableShape, columns, indexes, locate, quoted};
 use super::version::Server;
 use super::window;
 use crate::history::name_of;
+use crate::schema::lines;
 use crate::table::Template;
 
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
@@ -59,6 +60,7 @@ fn names(table: &TableName) -> Template {
         .with("idempotency_name", table.idempotency())
         .with("status_view", table.quoted_sibling(&format!("{name}_status"), '`'))
         .with("key", format!("'{name}'"))
+        .with("extension", lines(EXTENSION.into_iter().map(|(column, _, kind)| (column, kind))))
         .with("in_flight", window::in_flight(table))
         .with("event_id_text", uuid("event_id"))
         .with("tenant_id_text", uuid("tenant_id"))

@@ -16,6 +16,7 @@ use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 use super::error::classify;
 use super::schema::{EXTENSION, TableShape, in_main};
 use crate::history::name_of;
+use crate::schema::lines;
 use crate::table::Template;
 
 pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
@@ -73,6 +74,7 @@ fn names(table: &TableName) -> Template {
         .with("idempotency_name", table.idempotency())
         .with("status_view", table.quoted_sibling(&format!("{name}_status"), '"'))
         .with("key", format!("'{name}'"))
+        .with("extension", lines(EXTENSION.into_iter()))
         .with("now", NOW)
         .with("event_id_text", uuid("event_id"))
         .with("tenant_id_text", uuid("tenant_id"))

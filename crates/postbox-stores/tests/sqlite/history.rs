@@ -48,6 +48,10 @@ async fn a_history_is_made_kept_up_printed_and_removed() {
     assert!(!up(&applied, Extras::default()).await.is_empty());
     assert_eq!(up(&applied, with_history()).await, [""; 0]);
     assert_eq!(applied.number("SELECT count(*) FROM org_outbox_status").await, 0);
+    // Also where the table lacks what the history has.
+    applied.sql("DROP VIEW org_outbox_status; ALTER TABLE org_outbox DROP COLUMN metadata").await.unwrap();
+    assert!(up(&applied, Extras::default()).await.contains(&"+ column metadata".to_owned()));
+    assert_eq!(up(&applied, with_history()).await, [""; 0]);
     let sql = migrate::print_up_with(&printed.name, Format::Sql, with_history()).unwrap();
     for _ in 0..2 {
         printed.sql(&sql).await.unwrap();

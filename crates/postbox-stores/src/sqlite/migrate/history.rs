@@ -50,7 +50,9 @@ pub(super) async fn steps(
         // Not ours: only whoever wants a history hears that its name is taken.
         return if wanted { Err(problem) } else { Ok(false) };
     }
-    for (column, kind) in found.missing().chain(coming.iter().copied()) {
+    let own = columns_of(connection, &name).await.map_err(classify)?;
+    let coming = coming.iter().filter(|(column, _)| !own.iter().any(|(own, _)| own == column));
+    for (column, kind) in found.missing().chain(coming.copied()) {
         let add = format!("ALTER TABLE {{{{history}}}} ADD COLUMN {column} {kind}");
         step(format!("+ column {column} of {name}"), &add);
     }
@@ -66,11 +68,19 @@ async fn own_columns(
     connection: &mut SqliteConnection,
     table: &TableName,
 ) -> Result<Vec<(String, String)>, sqlx::Error> {
-    let columns = sqlx::query_as::<_, (String, String)>(
-        "SELECT name, upper(type) FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid",
-    );
-    let columns = columns.bind(table.table()).fetch_all(connection).await?;
+    let columns = columns_of(connection, table.table()).await?;
     let ours = |name: &str| STANDARD.iter().chain(&EXTENSION).any(|(column, _)| *column == name);
     let quoted = |name: String| format!("\"{}\"", name.replace('"', "\"\""));
     Ok(columns.into_iter().filter(|(name, _)| !ours(name)).map(|(name, kind)| (quoted(name), kind)).collect())
+}
+
+/// The columns of a table of this name, with their types.
+async fn columns_of(
+    connection: &mut SqliteConnection,
+    name: &str,
+) -> Result<Vec<(String, String)>, sqlx::Error> {
+    let columns = sqlx::query_as::<_, (String, String)>(
+        "SELECT name, upper(type) FROM pragma_table_xinfo(?1) WHERE hidden <> 1 ORDER BY cid",
+    );
+    columns.bind(name).fetch_all(connection).await
 }
