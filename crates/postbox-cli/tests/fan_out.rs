@@ -35,6 +35,10 @@ fn one_sink_is_down_and_the_other_goes_on() {
     let headers = &dead["headers"];
     assert!(headers["postbox-dead-reason"].as_str().unwrap().starts_with("OUTBOX_UNROUTABLE"), "{headers}");
     assert_eq!(headers["postbox-dead-table"], TABLE);
+    // The log names it as `postbox dead show` wants it.
+    let log = program.stderr();
+    let told = log.lines().find(|line| line.contains("event is dead")).unwrap_or(&log);
+    assert!(told.contains(dead["event_id"].as_str().unwrap()), "{told}");
     let (_, metrics) = get(&address(&program), "/metrics");
     let counted = "outbox_dlq_total{table=\"public.org_outbox\",topic=\"nowhere.to.go.v1\"} 1";
     assert!(metrics.contains(counted), "{metrics}");

@@ -60,7 +60,7 @@ codes! {
         "Create it with `postbox migrate up --table <name>`, or correct the name.";
     TableMismatch = "OUTBOX_TABLE_MISMATCH",
         "The table exists but its columns are not those of an outbox table.",
-        "Correct the columns that the message names, or use another table name.";
+        "Correct the columns that the message names, or use another table name; `postbox migrate up --table <name>` adds those that an earlier version had not.";
     HistoryMissing = "OUTBOX_HISTORY_MISSING",
         "Published events are to be moved to a history that the table does not have, or that lacks columns of the table.",
         "Make it with `postbox migrate up --history move --table <name>`, or set history to keep or none.";
@@ -99,7 +99,7 @@ codes! {
         "Check the path in DATABASE_URL; add ?mode=rwc to make a file that does not exist yet.";
     DatabaseReadOnly = "OUTBOX_DB_READ_ONLY",
         "The database can be read but not written.",
-        "Allow the user to write the file and its directory, or open it without mode=ro.";
+        "PostgreSQL, MySQL: the address leads to a standby; let DATABASE_URL and OUTBOX_DIRECT_URL name the primary. SQLite: allow the user to write the file and its directory, or open it without mode=ro.";
     DatabaseLocked = "OUTBOX_DB_LOCKED",
         "Another connection held the database's write lock for too long.",
         "Find the transaction that does not end; the operation is tried again.";
@@ -111,10 +111,10 @@ codes! {
         "The message has the database's own words; the operation is tried again where that can help.";
     StrategyMismatch = "OUTBOX_STRATEGY_MISMATCH",
         "Another relay works on this table with a different claim strategy.",
-        "Give all relays of a table the same `claim` setting, or stop the other relay first.";
+        "Give all relays of a table the same `claim`, `single_active`, `fair_tenants` and, on MySQL, `ordering`; to change one of them, stop all relays first.";
     OrderUnsupported = "OUTBOX_ORDER_UNSUPPORTED",
         "The table lacks what delivery in order needs.",
-        "Run `postbox migrate up --ordered --table <name>`, or leave `ordering` at none.";
+        "Run `postbox migrate up --ordered --table <name>` (MySQL, MariaDB: `--order-index`), or leave `ordering` at none.";
     TenantsUnsupported = "OUTBOX_TENANTS_UNSUPPORTED",
         "The table lacks the index by which a relay goes from tenant to tenant.",
         "Run `postbox migrate up --fair-tenants --table <name>`, or leave `tenants` and `fair_tenants` out.";

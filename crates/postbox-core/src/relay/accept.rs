@@ -213,15 +213,15 @@ impl<S: Store> Engine<S> {
             code = Code::Undecodable.as_str(), "row is not an event"
         );
         self.hold(asked, &row.lease, Load::default(), Duration::ZERO, None);
-        let topic = Some(topic_or_none(row.topic));
-        self.finish(Outcome::bury(row.lease, topic, Code::Undecodable, &row.reason, &self.settings));
+        let event = (topic_or_none(row.topic), row.event_id);
+        self.finish(Outcome::bury(row.lease, event, Code::Undecodable, &row.reason, &self.settings));
     }
 
     /// An event that cannot even be sent is dead.
     pub(super) fn bury(&mut self, lease: Lease, meta: Meta, code: Code, reason: &str) {
         let (topic, event_id) = (meta.topic, meta.event_id);
         tracing::error!(table = self.store.table(), %topic, %event_id, %code, reason, "an event cannot be sent");
-        self.finish(Outcome::bury(lease, Some(topic), code, reason, &self.settings));
+        self.finish(Outcome::bury(lease, (topic, event_id), code, reason, &self.settings));
     }
 }
 

@@ -19,6 +19,7 @@ use super::order::Behind;
 use super::settle::Outcome;
 use super::unit::{End, Ended};
 use crate::dispatcher::Delivery;
+use crate::event::EventId;
 use crate::redact::Summary;
 use crate::store::{ClaimMode, Claimed, Lease, Settlement, Spent, Store, Verdict};
 use crate::topic::Topic;
@@ -26,7 +27,7 @@ use crate::topic::Topic;
 /// An event that goes to several sinks, while it is held.
 #[derive(Debug)]
 pub(super) struct Fan {
-    topic: Topic,
+    event: (Topic, EventId),
     legs: Vec<Leg>,
 }
 
@@ -56,8 +57,9 @@ enum State {
     Ended(Answer),
 }
 
+/// What came of one way.
 #[derive(Debug)]
-enum Answer {
+pub(super) enum Answer {
     /// The sink said something.
     Said { end: End, took: Duration },
     /// It was not asked, or not to its end: it is down, has no room, or the relay has to give the event back.
@@ -65,6 +67,11 @@ enum Answer {
 }
 
 impl Fan {
+    fn new(delivery: &Delivery, lanes: usize) -> Self {
+        let event = (delivery.meta.topic.clone(), delivery.meta.event_id);
+        Self { event, legs: Vec::with_capacity(lanes) }
+    }
+
     fn leg(&mut self, lane: usize) -> Option<&mut Leg> {
         self.legs.iter_mut().find(|leg| leg.lane == lane)
     }
@@ -148,19 +155,18 @@ impl<S: Store> Engine<S> {
     /// Puts it into the lanes of its sinks.
     pub(super) fn spread(&mut self, spread: Spread, full: &[bool]) {
         let Spread { lease, delivery, sinks_done, waiting } = spread;
-        let (topic, now) = (delivery.meta.topic.clone(), Instant::now());
-        let load = Load::of(&delivery);
-        let lanes = self.remaining(&topic, &sinks_done);
+        let (now, load) = (Instant::now(), Load::of(&delivery));
+        let lanes = self.remaining(&delivery.meta.topic, &sinks_done);
         if lanes.is_empty() {
             // All that the route leads to today have it.
-            return self.finish(delivered(lease, topic));
+            return self.finish(delivered(lease));
         }
         let goes = |lane: &Lane| !lane.circuit.is_open() || (!waiting && lane.wants_probe(now));
         // For a tenant that has its share of a lane, that one is full.
         let crowds = |number: &usize| full[*number] || self.crowds(&self.lanes[*number], load.tenant);
         let full: Vec<bool> = lanes.iter().map(crowds).collect();
         let any_room = lanes.iter().zip(&full).any(|(number, full)| goes(&self.lanes[*number]) && !full);
-        let mut fan = Fan { topic, legs: Vec::with_capacity(lanes.len()) };
+        let mut fan = Fan::new(&delivery, lanes.len());
         for (number, full) in lanes.into_iter().zip(full) {
             let lane = &mut self.lanes[number];
             let probe = lane.circuit.is_open();
@@ -184,9 +190,9 @@ impl<S: Store> Engine<S> {
 
     /// The same for one that comes straight from its commit: `open` unless it has to go back at once.
     pub(super) fn spread_hot(&mut self, lease: &Lease, delivery: &Delivery, open: bool) {
-        let (topic, now) = (delivery.meta.topic.clone(), Instant::now());
-        let lanes = self.remaining(&topic, &[]);
-        let mut fan = Fan { topic, legs: Vec::with_capacity(lanes.len()) };
+        let now = Instant::now();
+        let lanes = self.remaining(&delivery.meta.topic, &[]);
+        let mut fan = Fan::new(delivery, lanes.len());
         for number in lanes {
             let lane = &mut self.lanes[number];
             let state = if !open || lane.circuit.is_open() {
@@ -226,47 +232,8 @@ impl<S: Store> Engine<S> {
         self.sum_up(&key);
     }
 
-    /// What became of an event in one lane; `put_off` is how long that one's sink will be left alone, if it is down.
-    pub(super) fn conclude(&mut self, number: usize, ended: Ended, put_off: Option<Duration>) {
-        let key = key(&ended.lease);
-        match self.held.get(&key).map(|held| held.fan.is_some()) {
-            Some(true) => {}
-            Some(false) => return self.finish(Outcome::of(ended, &self.settings, put_off)),
-            None => {
-                // One of several answers about an event that is held no more settles nothing.
-                let lanes = self.routes.lanes_of(&ended.topic);
-                if lanes.is_none_or(|lanes| lanes.len() <= 1) {
-                    self.finish(Outcome::of(ended, &self.settings, put_off));
-                }
-                return;
-            }
-        }
-        let Ended { took, end, .. } = ended;
-        let answer = match end {
-            // How long it is left alone is known now and not when the last answer comes.
-            End::Unavailable { error } => Answer::NotAsked { after: put_off, reason: Some(error) },
-            end => Answer::Said { end, took },
-        };
-        self.answer(&key, number, answer);
-    }
-
-    /// What waited in a lane goes back: by itself, or as one way of several.
-    pub(super) fn give_back(
-        &mut self,
-        number: usize,
-        lease: Lease,
-        after: Option<Duration>,
-        reason: Option<Summary>,
-    ) {
-        let key = key(&lease);
-        if self.held.get(&key).is_some_and(|held| held.fan.is_some()) {
-            self.answer(&key, number, Answer::NotAsked { after, reason });
-        } else {
-            self.finish(Outcome::put_off(lease, after, reason));
-        }
-    }
-
-    fn answer(&mut self, key: &HeldKey, number: usize, answer: Answer) {
+    /// What one of the sinks has answered; the last answer settles the event.
+    pub(super) fn answer(&mut self, key: &HeldKey, number: usize, answer: Answer) {
         let Some(held) = self.held.get_mut(key) else { return };
         let (load, Some(fan)) = (held.load, &mut held.fan) else { return };
         if let Some(leg) = fan.leg(number) {
@@ -305,19 +272,19 @@ impl<S: Store> Engine<S> {
     fn sum_up(&mut self, key: &HeldKey) {
         let Some(held) = self.held.get(key) else { return };
         let Some(fan) = held.fan.as_ref().filter(|fan| fan.over()) else { return };
-        let (lease, topic) = (held.lease.clone(), fan.topic.clone());
+        let lease = held.lease.clone();
         let done: Box<[Arc<str>]> =
             fan.confirmed().map(|number| Arc::clone(&self.lanes[number].name)).collect();
         if done.len() == fan.legs.len() {
-            return self.finish(delivered(lease, topic));
+            return self.finish(delivered(lease));
         }
-        let mut outcome = self.worst(fan, lease, topic);
+        let mut outcome = self.worst(fan, lease);
         outcome.settlement.sinks_done = done;
         self.finish(outcome);
     }
 
     /// The outcome of the worst answer, with the words of all that are as bad.
-    fn worst(&self, fan: &Fan, lease: Lease, topic: Topic) -> Outcome {
+    fn worst(&self, fan: &Fan, lease: Lease) -> Outcome {
         let max = self.settings.last_error_max_bytes;
         let (mut rejects, mut retries, mut waits) = (Vec::new(), Vec::new(), Vec::new());
         let (mut longest, mut asked_for, mut kind, mut soonest) = (Duration::ZERO, None, "retry", None);
@@ -357,9 +324,9 @@ impl<S: Store> Engine<S> {
             End::Retry { after, outcome: kind, error: joined(&retries) }
         } else {
             let reason = (!waits.is_empty()).then(|| joined(&waits));
-            return Outcome { topic: Some(topic), ..Outcome::put_off(lease, soonest, reason) };
+            return Outcome::put_off(lease, soonest, reason);
         };
-        let (event_id, probe) = (crate::event::EventId(lease.row), false);
+        let ((topic, event_id), probe) = (fan.event.clone(), false);
         Outcome::of(Ended { lease, event_id, topic, probe, took: longest, end }, &self.settings, None)
     }
 
@@ -393,6 +360,6 @@ impl<S: Store> Engine<S> {
     }
 }
 
-fn delivered(lease: Lease, topic: Topic) -> Outcome {
-    Outcome { settlement: Settlement::new(lease, Verdict::Delivered), topic: Some(topic) }
+fn delivered(lease: Lease) -> Outcome {
+    Outcome { settlement: Settlement::new(lease, Verdict::Delivered), event: None }
 }

@@ -7,11 +7,13 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::engine::Engine;
+use super::fan::Answer;
 use super::lane::Lane;
 use super::lease::{Stage, key};
 use super::settings::Settings;
 use super::unit::{End, Ended};
 use crate::code::Code;
+use crate::event::EventId;
 use crate::failpoint;
 use crate::redact::Summary;
 use crate::store::{ClaimMode, Failure, Lease, Settled, Settlement, Store, StoreErrorKind, Verdict};
@@ -24,17 +26,17 @@ const LONGEST_WAIT: Duration = Duration::from_hours(365 * 24);
 /// them would be settled alone, and the others wait for that.
 const GATHERED_FOR: Duration = Duration::from_millis(2);
 
-/// A settlement with what its end has to be counted under.
+/// A settlement with what its end is counted and told by.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) settlement: Settlement,
-    pub(super) topic: Option<Topic>,
+    pub(super) event: Option<(Topic, EventId)>,
 }
 
 impl Outcome {
     /// What becomes of an event that was dispatched; `put_off` is how long its sink will be left alone, if it is down.
     pub(super) fn of(ended: Ended, settings: &Settings, put_off: Option<Duration>) -> Self {
-        let Ended { lease, topic, took, end, .. } = ended;
+        let Ended { lease, event_id, topic, took, end, .. } = ended;
         let failure = |outcome, error: &Summary| {
             let duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
             let relay = Arc::clone(&settings.name);
@@ -61,7 +63,7 @@ impl Outcome {
             }
         };
         let settlement = Settlement { failure, ..Settlement::new(lease, verdict) };
-        Self { settlement, topic: Some(topic) }
+        Self { settlement, event: Some((topic, event_id)) }
     }
 
     /// Goes back as if it had not been claimed.
@@ -71,13 +73,13 @@ impl Outcome {
 
     /// The same, because its destination is down.
     pub(super) fn put_off(lease: Lease, after: Option<Duration>, reason: Option<Summary>) -> Self {
-        Self { settlement: Settlement::new(lease, Verdict::Release { after, reason }), topic: None }
+        Self { settlement: Settlement::new(lease, Verdict::Release { after, reason }), event: None }
     }
 
     /// Dead without a dispatch.
     pub(super) fn bury(
         lease: Lease,
-        topic: Option<Topic>,
+        event: (Topic, EventId),
         code: Code,
         reason: &str,
         settings: &Settings,
@@ -90,7 +92,7 @@ impl Outcome {
             error: reason.to_string(),
         };
         let settlement = Settlement::new(lease, Verdict::Dead { reason });
-        Self { settlement: Settlement { failure: Some(Box::new(failure)), ..settlement }, topic }
+        Self { settlement: Settlement { failure: Some(Box::new(failure)), ..settlement }, event: Some(event) }
     }
 }
 
@@ -100,7 +102,7 @@ impl Outcome {
 pub(super) struct Outcomes {
     settlements: Vec<Settlement>,
     /// For each of them.
-    topics: Vec<Option<Topic>>,
+    events: Vec<Option<(Topic, EventId)>>,
     /// When the first of them came.
     since: Option<Instant>,
 }
@@ -110,19 +112,57 @@ impl Outcomes {
         self.settlements.is_empty()
     }
 
-    fn push(&mut self, Outcome { settlement, topic }: Outcome) {
+    fn push(&mut self, Outcome { settlement, event }: Outcome) {
         self.settlements.push(settlement);
-        self.topics.push(topic);
+        self.events.push(event);
         self.since.get_or_insert_with(Instant::now);
     }
 
     fn into_each(self) -> impl Iterator<Item = Outcome> {
-        let each = self.settlements.into_iter().zip(self.topics);
-        each.map(|(settlement, topic)| Outcome { settlement, topic })
+        let each = self.settlements.into_iter().zip(self.events);
+        each.map(|(settlement, event)| Outcome { settlement, event })
     }
 }
 
 impl<S: Store> Engine<S> {
+    /// What became of an event in one lane; `put_off` is how long that one's sink will be left alone, if it is down. One that goes to
+    /// several sinks is settled when the last of them has answered.
+    pub(super) fn conclude(&mut self, lane: usize, ended: Ended, put_off: Option<Duration>) {
+        let key = key(&ended.lease);
+        let fans = match self.held.get(&key) {
+            Some(held) => held.fan.is_some(),
+            // One of several answers about an event that is held no more settles nothing.
+            None if self.routes.lanes_of(&ended.topic).is_some_and(|lanes| lanes.len() > 1) => return,
+            None => false,
+        };
+        if !fans {
+            return self.finish(Outcome::of(ended, &self.settings, put_off));
+        }
+        let Ended { took, end, .. } = ended;
+        let answer = match end {
+            // How long it is left alone is known now and not when the last answer comes.
+            End::Unavailable { error } => Answer::NotAsked { after: put_off, reason: Some(error) },
+            end => Answer::Said { end, took },
+        };
+        self.answer(&key, lane, answer);
+    }
+
+    /// What waited in a lane goes back: by itself, or as one way of several.
+    pub(super) fn give_back(
+        &mut self,
+        lane: usize,
+        lease: Lease,
+        after: Option<Duration>,
+        reason: Option<Summary>,
+    ) {
+        let key = key(&lease);
+        if self.held.get(&key).is_some_and(|held| held.fan.is_some()) {
+            self.answer(&key, lane, Answer::NotAsked { after, reason });
+        } else {
+            self.finish(Outcome::put_off(lease, after, reason));
+        }
+    }
+
     /// Takes an outcome in for the next settle.
     pub(super) fn finish(&mut self, outcome: Outcome) {
         let key = key(&outcome.settlement.lease);
@@ -193,10 +233,10 @@ impl<S: Store> Engine<S> {
                 Verdict::Release { .. } => self.report.released += 1,
                 Verdict::Dead { reason } => {
                     self.report.dead += 1;
-                    if let Some(topic) = &outcome.topic {
+                    if let Some((topic, event_id)) = &outcome.event {
                         self.telemetry.died(topic);
                         let reason = reason.as_str();
-                        tracing::error!(table = self.store.table(), %topic, %row, reason, "event is dead");
+                        tracing::error!(table = self.store.table(), %topic, %event_id, reason, "event is dead");
                     }
                 }
             }

@@ -25,8 +25,10 @@ pub fn classify(error: sqlx::Error) -> StoreError {
                 "42703" | "42804" | "42P07" | "42710" => (Code::TableMismatch, Refused),
                 // Shutting down, starting up, too many connections, killed by an operator or a timeout.
                 "57P01" | "57P02" | "57P03" | "57P05" | "53300" => (Code::DatabaseUnreachable, Connection),
-                // Out of disk or memory, statement timeouts, read-only standby: nothing to be done but to wait.
-                state if state.starts_with("53") || state.starts_with("57") || state == "25006" => {
+                // A standby, or a server that was told to be read only: it may be the primary again soon.
+                "25006" => (Code::DatabaseReadOnly, Connection),
+                // Out of disk or memory, statement timeouts: nothing to be done but to wait.
+                state if state.starts_with("53") || state.starts_with("57") => {
                     (Code::DatabaseError, Connection)
                 }
                 state if state.starts_with("08") => (Code::DatabaseUnreachable, Connection),

@@ -1,4 +1,4 @@
-//! The statements that write events, and the values for them.
+//! ② The statements that write events, and the values for them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
