@@ -17,7 +17,8 @@ use serde_json::Value;
 use crate::cmd;
 use crate::config::{Config, DATABASE, Flags, Inputs, Scope, args, args_for, environment, mask, parse_delay};
 use crate::logs::{self, Format};
-use crate::report::{Exit, Failure, Problem, say};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::say;
 
 /// What a command gets to work with.
 pub(crate) struct Call<'a> {
@@ -185,7 +186,11 @@ fn run_command(name: &str, call: &Call<'_>) -> Result<Exit, Failure> {
         "enqueue" => cmd::enqueue::run(call),
         "bench" => cmd::bench::run(call),
         "config check" => cmd::config::check(call),
-        _ => cmd::config::show(call),
+        "config show" => cmd::config::show(call),
+        other => {
+            let problem = Problem::new(Code::ConfigUnknownKey, format!("postbox {other} has nothing to run"));
+            Err(problem.next("postbox --help shows the commands").into())
+        }
     }
 }
 
@@ -337,7 +342,7 @@ fn demo() -> Command {
         .about("Runs a shop, its outbox and its relay, and shows that nothing gets lost; needs nothing installed")
         .after_help(
             "On a terminal it is a live view: k kills the relay, f fails the sink and mends it, q ends (so do Esc and Ctrl-C).\n\
-             Elsewhere it prints a line a second, and makes the same trouble by itself. With --json it prints the account alone.\n\n\
+             Until you press k or f, trouble comes by itself. Elsewhere it prints a line a second, and trouble always does. With --json it prints the account alone.\n\n\
              The account compares what the shop and the warehouse remember with what the database says. Exits with 0 only\n\
              if every order that was written was delivered or is dead, and no other was; with 130 if a second Ctrl-C ended it.\n\
              It keeps its file in TMPDIR while it runs, and ends by itself after two million orders.",

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use clap::Command;
+use clap::{Arg, Command};
 use postbox_core::Code;
 use postbox_core::telemetry::METRICS;
 
@@ -18,7 +18,8 @@ const COMMANDS: &str = "\
 
 Flags that are settings (`--database-url`, `--table`, …) are described in [Configuration](configuration.md); the others are
 below. Every command takes `--json`, which prints results and errors as JSON. Those that read the configuration take `--config FILE`, and `--database NAME`
-for one database where the configuration has several. Commands that change events need the table named by `--table`, not by a file or a variable.
+for one database where the configuration has several. Commands that replay, discard, forget, pause, resume or remove (`migrate down`) need the table named by
+`--table`, not by a file or a variable; `clean` and `enqueue` do not.
 
 | exit code | meaning |
 | --- | --- |
@@ -35,7 +36,8 @@ const ERRORS: &str = "\
 
 # Errors
 
-Codes are stable: scripts and alerts may match on them. `postbox explain CODE` prints the same.
+Codes are stable: scripts and alerts may match on them. `postbox explain CODE` prints the same. Codes that begin with `IDEMPOTENCY_` are answers of
+[the layer for calls](../idempotency.md#what-callers-are-told), and not here.
 
 | code | meaning | what to do |
 | --- | --- | --- |
@@ -93,7 +95,7 @@ fn section(page: &mut String, name: &str, command: &Command) {
             (_, Some(long)) => {
                 let value = arg.get_value_names().filter(|_| arg.get_action().takes_values());
                 let value = value.map(|names| format!(" {}", names.join(" "))).unwrap_or_default();
-                let _ = writeln!(own, "- `--{long}{value}`: {}.", outside_code(&help));
+                let _ = writeln!(own, "- `--{long}{value}`: {}{}.", outside_code(&help), unless_given(arg));
             }
             (_, None) => {
                 let _ = writeln!(own, "- `{}`: {help}.", arg.get_id().as_str().to_ascii_uppercase());
@@ -111,6 +113,25 @@ fn section(page: &mut String, name: &str, command: &Command) {
     if let Some(after) = command.get_after_help() {
         let _ = write!(page, "\n```text\n{after}\n```\n");
     }
+}
+
+/// What a flag may be, and what it is by default.
+fn unless_given(arg: &Arg) -> String {
+    if !arg.get_action().takes_values() {
+        return String::new();
+    }
+    let mut parts: Vec<String> = Vec::new();
+    let values: Vec<String> =
+        arg.get_possible_values().iter().map(|value| format!("`{}`", value.get_name())).collect();
+    if !values.is_empty() {
+        parts.push(values.join(", "));
+    }
+    if let [default] = arg.get_default_values()
+        && !default.is_empty()
+    {
+        parts.push(format!("`{}` unless given", default.to_string_lossy()));
+    }
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join("; ")) }
 }
 
 fn errors() -> String {

@@ -15,6 +15,7 @@ mod http;
 mod logs;
 mod render;
 mod report;
+mod say;
 
 /// Events come and go by the batch, in many small pieces, on all threads.
 #[global_allocator]

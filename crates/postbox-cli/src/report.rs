@@ -1,4 +1,4 @@
-//! How the program speaks: results on standard output, errors on standard error, all in one form.
+//! How the program ends, and what it says of what went wrong: errors on standard error, all in one form.
 
 use std::fmt;
 use std::io::{self, Write as _};
@@ -333,39 +333,6 @@ pub(crate) fn in_database(command: &str, name: Option<&str>) -> String {
         }
         _ => command.to_owned(),
     }
-}
-
-/// Writes a result to standard output.
-pub(crate) fn say(text: &str) -> Result<(), Failure> {
-    said(text).map(drop)
-}
-
-/// Writes a result to standard output; answers whether anybody is there to read on.
-///
-/// Not `println!`, which panics when the reader has had enough (`postbox status | head -1`); that is no failure.
-pub(crate) fn said(text: &str) -> Result<bool, Failure> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            let next = "give it an output that can be written to";
-            Err(Problem::system("cannot write to standard output", &error, next).into())
-        }
-        written => Ok(written.is_ok()),
-    }
-}
-
-/// Writes a result as JSON to standard output.
-pub(crate) fn say_json(value: &Value) -> Result<(), Failure> {
-    say(&value.to_string())
-}
-
-/// Writes a result as JSON that keeps numbers as they were written; answers as [`said`].
-pub(crate) fn say_as_json(value: &impl serde::Serialize) -> Result<bool, Failure> {
-    let text = serde_json::to_string(value);
-    said(
-        &text
-            .map_err(|error| Problem::new(Code::DatabaseError, format!("the result is no JSON: {error}")))?,
-    )
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use super::replay::BATCH;
 use crate::assemble::operator;
 use crate::cli::Call;
 use crate::render::counted;
-use crate::report::{Exit, Failure, Problem, say, say_json};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::{say, say_json};
 
 /// More causes than these are not told apart.
 pub(crate) const MOST_CAUSES: usize = 1000;

@@ -14,7 +14,8 @@ use crate::assemble;
 use crate::cli::Call;
 use crate::database::Database;
 use crate::render::{counted, thousands};
-use crate::report::{Exit, Failure, Problem, say_json};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::say_json;
 
 /// Deletes what is past its retention, or counts it.
 pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {

@@ -4,7 +4,8 @@ use clap_complete::Shell;
 use serde_json::json;
 
 use crate::cli::command;
-use crate::report::{Exit, Failure, say, say_json};
+use crate::report::{Exit, Failure};
+use crate::say::{say, say_json};
 
 /// Prints the completions of a shell.
 pub(crate) fn run(shell: &str, as_json: bool) -> Result<Exit, Failure> {

@@ -5,7 +5,8 @@ use serde_json::json;
 use crate::assemble;
 use crate::cli::Call;
 use crate::config::{show_json, show_text};
-use crate::report::{Exit, Failure, say, say_json};
+use crate::report::{Exit, Failure};
+use crate::say::{say, say_json};
 
 /// Says whether the configuration can be used, and what is doubtful about it.
 pub(crate) fn check(call: &Call<'_>) -> Result<Exit, Failure> {

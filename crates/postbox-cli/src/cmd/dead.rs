@@ -14,7 +14,8 @@ use crate::ask::{Change, Progress};
 use crate::cli::Call;
 use crate::database::Database;
 use crate::render::{Cell, TOPIC_WIDTH, Tint, ago, clock, counted, short, table as columns, thousands};
-use crate::report::{Exit, Failure, Problem, say, say_json};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::{say, say_json};
 
 /// Lists causes, or the events of one.
 pub(crate) fn list(call: &Call<'_>) -> Result<Exit, Failure> {

@@ -18,7 +18,8 @@ use crate::cli::Call;
 use crate::config::{Config, ConfigErrors};
 use crate::database::Database;
 use crate::render::{Tint, paint, printable, thousands};
-use crate::report::{Exit, Failure, in_database, say, say_json};
+use crate::report::{Exit, Failure, in_database};
+use crate::say::{say, say_json};
 
 /// A transaction open for longer than this holds others up.
 pub(crate) const LONG_TRANSACTION: Duration = Duration::from_mins(1);

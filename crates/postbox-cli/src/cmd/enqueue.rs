@@ -11,7 +11,8 @@ use super::{block_on, tables, within_patience};
 use crate::cli::Call;
 use crate::config::{parse_delay, shown};
 use crate::database::Database;
-use crate::report::{Exit, Failure, Problem, say, say_json};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::{say, say_json};
 
 /// More than any limit of an outbox, less than what hurts: the limit's own error shall name the real size.
 const MOST_INPUT: u64 = 64 << 20;

@@ -17,7 +17,8 @@ use crate::database::Database;
 use crate::render::{
     Cell, TOPIC_WIDTH, Tint, ago, counted, moment, printable, short, table as columns, thousands,
 };
-use crate::report::{Exit, Failure, Problem, say, say_as_json, say_json};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::{say, say_as_json, say_json};
 
 /// Lists events.
 pub(crate) fn list(call: &Call<'_>) -> Result<Exit, Failure> {

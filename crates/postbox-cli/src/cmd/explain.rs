@@ -4,7 +4,8 @@ use postbox_core::Code;
 use serde_json::{Value, json};
 
 use crate::config::{nearest, shown};
-use crate::report::{Exit, Failure, Problem, say, say_json};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::{say, say_json};
 
 /// Says what a code means and what to do about it; without one, lists them all.
 pub(crate) fn run(wanted: Option<&str>, as_json: bool) -> Result<Exit, Failure> {

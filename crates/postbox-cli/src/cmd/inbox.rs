@@ -15,7 +15,8 @@ use crate::assemble::operator;
 use crate::cli::Call;
 use crate::database::Database;
 use crate::render::{Cell, ago, counted, moment, short, table as columns, thousands};
-use crate::report::{Exit, Failure, Problem, say, say_as_json, say_json};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::{say, say_as_json, say_json};
 
 /// The inbox beside a table, for people.
 fn name_of(table: &TableName) -> String {

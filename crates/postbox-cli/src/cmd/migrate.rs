@@ -9,7 +9,8 @@ use super::{block_on, each_of, named_tables, tables};
 use crate::ask::{sure, tell};
 use crate::cli::Call;
 use crate::database::Database;
-use crate::report::{Exit, Failure, Problem, say, say_json};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::{say, say_json};
 
 /// Makes or upgrades tables, or shows how it would. A database file that is not there is made too. Of several databases, one that
 /// fails does not keep the others from it.

@@ -7,7 +7,8 @@ use super::{block_on, named_tables, within_patience};
 use crate::assemble::operator;
 use crate::cli::Call;
 use crate::database::Database;
-use crate::report::{Exit, Failure, Problem, say_json};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::say_json;
 
 /// Stops delivery of tables.
 pub(crate) fn pause(call: &Call<'_>) -> Result<Exit, Failure> {

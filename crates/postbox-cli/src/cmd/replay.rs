@@ -10,7 +10,8 @@ use super::{given, within_patience};
 use crate::ask::Progress;
 use crate::cli::Call;
 use crate::render::{Tint, paint, thousands};
-use crate::report::{Exit, Failure, Problem, in_database, say, say_json};
+use crate::report::{Exit, Failure, Problem, in_database};
+use crate::say::{say, say_json};
 
 /// Rows per transaction: small enough to be in nobody's way.
 pub(crate) const BATCH: u32 = 500;

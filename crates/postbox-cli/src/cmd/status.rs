@@ -12,7 +12,8 @@ use crate::cli::Call;
 use crate::config::Config;
 use crate::database::Database;
 use crate::render::{Tint, age, paint, printable, thousands};
-use crate::report::{Exit, Failure, Plugin, Problem, say, say_json};
+use crate::report::{Exit, Failure, Plugin, Problem};
+use crate::say::{say, say_json};
 
 struct Status {
     /// The name of its database, where there are several.

@@ -15,7 +15,8 @@ use super::{block_on, given, one_table, within_patience};
 use crate::cli::Call;
 use crate::database::Database;
 use crate::render::{TOPIC_WIDTH, clock, paint, printable, short};
-use crate::report::{Exit, Failure, Problem, said, say_as_json};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::{said, say_as_json};
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 

@@ -20,7 +20,8 @@ use super::{block_on, given, tables};
 use crate::cli::Call;
 use crate::database::Database;
 use crate::render::paint;
-use crate::report::{Exit, Failure, Problem, said, say};
+use crate::report::{Exit, Failure, Problem};
+use crate::say::{said, say};
 
 /// The width of a picture that nobody's terminal limits.
 const WIDTH: usize = 80;

@@ -13,7 +13,8 @@ use super::screen::{self, Screen};
 use super::trouble::{News, RelayState, Stage};
 use super::view::{Scene, frame, watch};
 use crate::render::{Tint, thousands};
-use crate::report::{Failure, Problem, say, say_json};
+use crate::report::{Failure, Problem};
+use crate::say::{say, say_json};
 
 /// Who watches, and how.
 pub(super) enum Show {
