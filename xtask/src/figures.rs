@@ -37,7 +37,7 @@ const ALL: &[&str] = &[
     "drain --mysql --lease 100000 3",
     "sinks 200000 3",
     "outage --brokers 100000 3 1000000",
-    "peers 200000 3",
+    "peers 200000 3 --svg docs/book/img/peers.svg",
 ];
 
 /// Runs those whose line contains one of these words, or all; what they print is also kept in the target folder.

@@ -34,7 +34,7 @@ The project's own commands.
                                      whose line has a WORD
     cargo xtask faults [NAME…]       make things fail, scenario by scenario, and print a table; --times N repeats it from other
                                      seeds, --seed N says the first of them, --soak MINUTES is one long storm
-    cargo xtask mutants [NAME…]      leave out one rule at a time in a copy of the sources: some test must notice; half an hour
+    cargo xtask mutants [NAME…]      leave out one rule at a time in a copy of the sources: some test must notice; minutes
     cargo xtask fuzz-api [-- ARGS]   requests that nobody would think of to the admin API, on a file and on PostgreSQL: none
                                      may end in a 5xx; installs schemathesis into the target folder; ARGS go to it
     cargo xtask check                format, lints, docs, the book, each feature alone, licenses and sources

@@ -50,21 +50,16 @@ const THREADS: &str = "RUST_TEST_THREADS";
 const PROGRAM: &str = "postbox-cli";
 
 /// The packages that speak to brokers, each with the features by which it does.
-const WITH_BROKERS: [(&str, &[&str]); 4] = [
+const WITH_BROKERS: [(&str, &[&str]); 5] = [
     // What `full` leaves out for the sake of those who have no OpenSSL is tested, too.
     ("postbox-sinks", &["full", "kafka-tls"]),
     ("postbox-consumers", &["full"]),
     ("exactly-once", &["nats"]),
     // The page of the book that shows consumers; the others come along.
     ("postbox-book", &["consumers"]),
+    // Last: the others are tested whole, and of the program only what needs a broker.
+    (PROGRAM, &["full", "kafka-tls"]),
 ];
-
-fn features_with_brokers() -> String {
-    let each = WITH_BROKERS
-        .iter()
-        .flat_map(|(package, features)| features.iter().map(move |feature| format!("{package}/{feature}")));
-    each.collect::<Vec<_>>().join(",")
-}
 
 /// Tests at the same time, for each core. Most wait: for leases to run out, for servers, for processes.
 const AT_ONCE: usize = 3;
@@ -79,6 +74,19 @@ impl Part {
     fn new(name: &'static str, args: &[&str]) -> Self {
         Self { name, args: args.iter().map(|arg| (*arg).to_owned()).collect() }
     }
+
+    /// Of these packages with their brokers. What cargo builds depends on all that are named: to name more than is tested saves
+    /// building what they share again.
+    fn with_brokers(name: &'static str, packages: &[(&str, &[&str])], args: &[&str]) -> Self {
+        let features = packages.iter().flat_map(|(package, features)| {
+            features.iter().map(move |feature| format!("{package}/{feature}"))
+        });
+        let features = features.collect::<Vec<_>>().join(",");
+        let mut part = Self::new(name, &["--features", &features]);
+        part.args.extend(packages.iter().map(|(package, _)| format!("--package={package}")));
+        part.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        part
+    }
 }
 
 /// What is tested: all that the caller has chosen; or everything, and then what other features make of some packages.
@@ -90,39 +98,24 @@ fn parts(extra: &[&str]) -> Vec<Part> {
     if !extra.is_empty() {
         return vec![first];
     }
-    let features = features_with_brokers();
-    // Brokers are features that the program does not have by default. All who have them in one build.
-    let mut brokers =
-        Part::new("cargo test of sinks, consumers, and what is made of them", &["--features", &features]);
-    brokers
-        .args
-        .extend(WITH_BROKERS.iter().flat_map(|(name, _)| ["--package".to_owned(), (*name).to_owned()]));
+    let [others @ .., _program] = &WITH_BROKERS;
     vec![
         first,
         // On its own: the program is built and tested as it ships, without this feature.
         Part::new("cargo test with otel", &["--package", "postbox-core", "--features", "otel", "--lib"]),
-        brokers,
-        // And the program with all of them, with the same librdkafka: to build another takes minutes. In a storm, too, and with
-        // canaries, whose receivers are a webhook's.
-        Part::new(
+        // Brokers are features that the program does not have by default.
+        Part::with_brokers("cargo test of sinks, consumers, and what is made of them", others, &[]),
+        // In a storm, too, and with canaries, whose receivers are a webhook's.
+        Part::with_brokers(
             "cargo test of the program and brokers",
-            &[
-                "--package",
-                PROGRAM,
-                "--features",
-                "full,kafka-tls",
-                "--test",
-                "brokers",
-                "--test",
-                "canaries",
-                "--test",
-                "storm",
-            ],
+            &WITH_BROKERS,
+            &["--test", "brokers", "--test", "canaries", "--test", "storm"],
         ),
         // And the page of the book that needs one of them and nothing else to install.
-        Part::new(
+        Part::with_brokers(
             "cargo test of the book on webhooks",
-            &["--package", PROGRAM, "--features", "http", "--test", "book", "webhooks"],
+            &WITH_BROKERS,
+            &["--test", "book", "webhooks"],
         ),
     ]
 }
@@ -153,19 +146,19 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
         cargo.envs(urls).envs(brokers.iter().flat_map(Brokers::variables)).env(SKIPS_ENV, &skips);
         step(part.name, &mut cargo)
     };
-    let tests = parts(extra).into_iter().try_for_each(test);
+    let mut failed: Vec<String> = parts(extra).into_iter().filter_map(|part| test(part).err()).collect();
     let skipped = not_allowed(&fs::read_to_string(&skips).unwrap_or_default());
     drop((server, mariadb, brokers));
     for skip in &skipped {
         eprintln!("skipped: {skip}");
     }
-    tests?;
-    match skipped.len() {
-        0 => Ok(()),
-        count => Err(format!(
+    if !skipped.is_empty() {
+        let count = skipped.len();
+        failed.push(format!(
             "{count} tests did not run, and ALLOWED_SKIPS in xtask/src/test.rs does not list them"
-        )),
+        ));
     }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("\n       ")) }
 }
 
 /// The packages that the caller has chosen.
@@ -206,11 +199,18 @@ fn is_allowed(note: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{features_with_brokers, not_allowed, parts, selection};
+    use super::{Part, WITH_BROKERS, not_allowed, parts, selection};
 
     #[test]
     fn what_needs_openssl_is_tested_with_the_brokers() {
-        let features = features_with_brokers();
+        let part = Part::with_brokers("some", &WITH_BROKERS, &["--test", "storm"]);
+        let [flag, features, packages @ .., _, storm] = part.args.as_slice() else {
+            panic!("{:?}", part.args)
+        };
+        assert_eq!(
+            (flag.as_str(), storm.as_str(), packages.len()),
+            ("--features", "storm", WITH_BROKERS.len())
+        );
         for feature in ["postbox-sinks/full", "postbox-sinks/kafka-tls", "exactly-once/nats"] {
             assert!(features.split(',').any(|given| given == feature), "{features}");
         }
