@@ -14,7 +14,7 @@ pub struct ReviewRequested {
     pub order_id: u64,
 }
 
-/// Writes what a checkout writes. Any driver's pool will do, and a `&MemoryOutbox` is one.
+/// Writes what a checkout writes. Any pool of sqlx will do, and a `&MemoryOutbox` is one.
 pub async fn place<D: Driver>(
     outbox: &Outbox,
     pool: impl OutboxPool<D>,

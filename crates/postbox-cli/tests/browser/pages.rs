@@ -157,17 +157,14 @@ fn pictures_of_every_page() {
         keep(&desk.browser.picture(), &folder.join(format!("{name}.png")));
     };
     for (name, address, shown) in pages(&desk) {
-        desk.browser.prefer_dark(false);
+        // One of them in the dark: the book has no other picture of it.
+        let dark = name == "cause";
+        desk.browser.prefer_dark(dark);
         desk.browser.resize(1120, 740);
         open(&desk, &address, shown);
         desk.browser.see("live");
-        take(name);
-        if matches!(name, "overview" | "cause") {
-            desk.browser.prefer_dark(true);
-            take(&format!("{name}-dark"));
-        }
+        take(&if dark { format!("{name}-dark") } else { name.to_owned() });
         if matches!(name, "overview" | "dead") {
-            desk.browser.prefer_dark(false);
             desk.browser.resize(390, 844);
             desk.browser.wait("the narrow page", "innerWidth === 390");
             take(&format!("{name}-phone"));
