@@ -34,8 +34,8 @@ const OWNED: &str = "own/";
 /// The rows that are in flight.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// By id.
-    rows: RowMap<Uuid, Spot>,
+    /// By id, with the epoch that they were read in.
+    rows: RowMap<Uuid, (i64, Spot)>,
     /// Those of all of them.
     pub(super) keys: Keys,
     pub(super) strands: InFlight,
@@ -60,18 +60,22 @@ impl Window {
         self.rows.contains_key(row)
     }
 
-    fn put(&mut self, row: Uuid, spot: Spot) {
+    fn put(&mut self, epoch: i64, row: Uuid, spot: Spot) {
         self.keys.add(spot.key);
         if let Some(strand) = spot.strand {
             *self.strands.entry(strand).or_default() += 1;
         }
-        if let Some(before) = self.rows.insert(row, spot) {
+        if let Some((_, before)) = self.rows.insert(row, (epoch, spot)) {
             self.forget(before);
         }
     }
 
-    fn remove(&mut self, row: &Uuid) {
-        if let Some(spot) = self.rows.remove(row) {
+    /// A row that was read in this epoch has left it; one that was read again since then has not.
+    fn remove(&mut self, epoch: i64, row: Uuid) {
+        if let Entry::Occupied(entry) = self.rows.entry(row)
+            && entry.get().0 == epoch
+        {
+            let (_, spot) = entry.remove();
             self.forget(spot);
         }
     }
@@ -113,19 +117,20 @@ impl Inner {
         self.window().rows.is_empty()
     }
 
-    /// These rows are not in flight any more.
+    /// These rows are not in flight any more, if they were. One that had a lease of its own was not: its settle may be known here after
+    /// the owner has read what it gave back, and that is in flight.
     pub(super) fn let_go<'a>(&self, leases: impl IntoIterator<Item = &'a Lease>) {
         let mut window = self.window();
-        for lease in leases {
-            window.remove(&lease.row);
+        for lease in leases.into_iter().filter(|lease| is_owned(lease)) {
+            window.remove(epoch(lease), lease.row);
         }
     }
 
     /// The same, of rows that nobody has been handed.
-    pub(super) fn let_go_of(&self, rows: &[(Uuid, Spot)]) {
+    pub(super) fn let_go_of(&self, epoch: i64, rows: &[(Uuid, Spot)]) {
         let mut window = self.window();
         for (id, _) in rows {
-            window.remove(id);
+            window.remove(epoch, *id);
         }
     }
 
@@ -135,10 +140,10 @@ impl Inner {
     }
 
     /// Rows are about to be in flight: nobody reads them any more.
-    pub(super) fn reserve(&self, batch: &Batch) {
+    pub(super) fn reserve(&self, epoch: i64, batch: &Batch) {
         let mut window = self.window();
         for (id, spot) in &batch.rows {
-            window.put(*id, *spot);
+            window.put(epoch, *id, *spot);
         }
     }
 
@@ -166,7 +171,7 @@ impl Inner {
             Ok(Standing::Active) => {}
             Ok(Standing::Standby) => self.dispossessed(),
             Ok(Standing::Paused) | Err(_) => {
-                self.let_go_of(rows);
+                self.let_go_of(reign.epoch, rows);
             }
         }
         standing
@@ -252,7 +257,7 @@ impl Inner {
         let Some(Settlement { lease, .. }) = settlements.first() else { return Ok(Vec::new()) };
         let mut rows: Vec<(Uuid, Option<Place>)> = {
             let window = self.window();
-            let place = |id: Uuid| (id, window.rows.get(&id).map(|spot| spot.place));
+            let place = |id: Uuid| (id, window.rows.get(&id).map(|(_, spot)| spot.place));
             settlements.iter().map(|s| place(s.lease.row)).collect()
         };
         // The order of locking, the same for everybody (hazard 18).

@@ -220,7 +220,7 @@ impl Inner {
         let asked = Instant::now();
         let reign = state.lead.as_ref().and_then(|lead| Reign::of(opened, lead.epoch, lead.ttl));
         let Some(reign) = reign else { return Ok(Batch::of(owner::standby())) };
-        self.reserve(&batch);
+        self.reserve(reign.epoch, &batch);
         if let Some(reading) = &mut state.reading {
             reading.known.extend(batch.rows.iter().map(|(_, spot)| spot.key.1).collect());
         }

@@ -13,7 +13,8 @@ use super::owner::{Claimer, OwnerSubject};
 use super::relay::{run, start};
 use super::script::{Act, Scripted};
 use super::{
-    OpenTransaction, PATIENCE, claim, claim_in_turn, enqueue, events, quick, request, settle_all, state,
+    OpenTransaction, PATIENCE, TOPIC, claim, claim_in_turn, enqueue, events, quick, request, settle_all,
+    state,
 };
 use crate::{Proxy, eventually};
 
@@ -229,6 +230,28 @@ pub async fn hazard_10_an_owner_whose_sessions_were_killed_repeats_nothing_if_it
     relay.shutdown().await.unwrap();
     assert_eq!(sink.arrived().len(), ids.len(), "nothing is repeated");
     assert_eq!(subject.count("attempts > 1").await, 0, "and nothing charged twice");
+}
+
+/// A row with a lease of its own is given back, and the owner reads it before it hears of that: what it hears then is not about what
+/// is in flight now, which would be read and delivered a second time.
+pub async fn what_is_heard_late_of_a_lease_ends_nothing_in_flight<S: OwnerSubject>(subject: &S) {
+    enqueue(subject, events(1)).await;
+    subject.sql("UPDATE org_outbox SET attempts = 1, locked_at = '2001-01-01', locked_by = 'gone'").await;
+    let store = subject.store(true);
+    let leased = store.claim(request(ClaimMode::Suspect, 1)).await.unwrap();
+    let reason = Summary::new("OUTBOX_DISPATCH_FAILED: no", 100);
+    let back = settle_all(&leased, &Verdict::Retry { after: Duration::ZERO, reason });
+    assert_eq!((back.len(), store.settle(&back, 0).await.unwrap().lost), (1, Vec::new()));
+    let read = eventually("the row to be read", PATIENCE, async || {
+        Some(claim(&store, 10).await).filter(|claim| !claim.rows.is_empty())
+    })
+    .await;
+    assert_eq!(store.settle(&back, 0).await.unwrap().lost.len(), 1, "that lease is over");
+    // A probe looks at everything.
+    let probe = store.claim(request(ClaimMode::Probe([TOPIC].into()), 10)).await.unwrap();
+    assert_eq!(probe.rows.len(), 0, "it is in flight");
+    let settled = store.settle(&settle_all(&read, &Verdict::Delivered), 0).await.unwrap();
+    assert!(settled.lost.is_empty());
 }
 
 /// Where another is quicker, it repeats what was in flight: not more than the window for each time.

@@ -250,6 +250,7 @@ macro_rules! owner_suite {
             owner_window: hazard_25_a_repeated_settle_does_not_undo_a_replay,
             owner_window: a_journal_whose_reply_was_lost_hands_over_nothing,
             owner_window: hazard_10_an_owner_whose_sessions_were_killed_repeats_nothing_if_it_comes_back,
+            owner_window: what_is_heard_late_of_a_lease_ends_nothing_in_flight,
             owner_window: hazard_10_a_take_over_repeats_no_more_than_the_window,
         }
     };
