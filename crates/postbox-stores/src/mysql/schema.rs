@@ -108,16 +108,18 @@ pub(super) async fn columns(
     schema: &str,
     table: &str,
 ) -> Result<Vec<Column>, sqlx::Error> {
+    // The name is given for both: where it is not, the server opens every table of every database.
     let rows = sqlx::query(
         "SELECT CAST(c.column_name AS CHAR), LOWER(CAST(c.data_type AS CHAR)), LOWER(CAST(c.column_type AS CHAR)),
                 c.extra LIKE '%auto_increment%',
                 COALESCE(c.generation_expression, '') <> '',
                 COALESCE(c.character_set_name, 'utf8mb4') <> 'utf8mb4'
-         FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name)
-         WHERE c.table_schema = ? AND c.table_name = ? AND t.table_type = 'BASE TABLE'
+         FROM information_schema.columns c, information_schema.tables t
+         WHERE c.table_schema = ? AND c.table_name = ?
+             AND t.table_schema = ? AND t.table_name = ? AND t.table_type = 'BASE TABLE'
          ORDER BY c.ordinal_position",
     );
-    let rows = rows.bind(schema).bind(table).fetch_all(connection).await?;
+    let rows = rows.bind(schema).bind(table).bind(schema).bind(table).fetch_all(connection).await?;
     let read = |row: &sqlx::mysql::MySqlRow| {
         Ok(Column {
             name: row.try_get(0)?,
