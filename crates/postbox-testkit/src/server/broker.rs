@@ -40,15 +40,16 @@ pub(crate) struct Plan {
 }
 
 impl Broker {
-    /// Starts what `plan` makes of a folder, anew where somebody else was quicker to take a port.
+    /// Starts what `plan` makes of a folder in `root`, anew where somebody else was quicker to take a port.
     pub(crate) fn start(
         plan: fn(&Path, &ServerOptions) -> Result<Plan, String>,
+        root: &Path,
         options: &ServerOptions,
     ) -> Result<Self, String> {
         let mut last = String::new();
         for _ in 0..PORT_TRIES {
             let mut reached = None;
-            let started = Instance::start(|dir| {
+            let started = Instance::start(root, |dir| {
                 let Plan { launch, url, also, addr } = plan(dir, options)?;
                 reached = Some((url, also, addr));
                 Ok(launch)
@@ -153,7 +154,7 @@ impl Broker {
 
 /// The type of a broker around [`Broker`]: started on its own, or shared by all who can live with that.
 macro_rules! server {
-    ($(#[$doc:meta])* $name:ident, $env:literal, $plan:path) => {
+    ($(#[$doc:meta])* $name:ident, $env:literal, $plan:path, $root:path) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $name {
@@ -181,7 +182,7 @@ macro_rules! server {
 
             /// Like `with`, with the reason instead of a panic.
             pub fn try_with(options: &$crate::server::ServerOptions) -> Result<Self, String> {
-                $crate::server::broker::Broker::start($plan, options).map(|broker| Self { broker })
+                $crate::server::broker::Broker::start($plan, &$root(options), options).map(|broker| Self { broker })
             }
 
             /// The server that all tests of this process share, without options: the one that the variable names, else a

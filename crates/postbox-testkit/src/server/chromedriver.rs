@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::broker::{Plan, find_program, free_addr, server};
 use super::instance::{Launch, Ready};
 use super::options::ServerOptions;
+use super::room::on_disk;
 
 server! {
     /// A `chromedriver`: `WebDriver` for Chromium. Browsers that its sessions have started end with it.
-    ChromeDriver, "POSTBOX_TEST_CHROMEDRIVER_URL", plan
+    ChromeDriver, "POSTBOX_TEST_CHROMEDRIVER_URL", plan, on_disk
 }
 
 /// The programs that are needed.

@@ -62,11 +62,14 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    /// Starts what `plan` wants, which may write into the folder that it is given.
-    pub(crate) fn start(plan: impl FnOnce(&Path) -> Result<Launch, String>) -> Result<Self, String> {
+    /// Starts what `plan` wants, which may write into the folder in `root` that it is given.
+    pub(crate) fn start(
+        root: &Path,
+        plan: impl FnOnce(&Path) -> Result<Launch, String>,
+    ) -> Result<Self, String> {
         let dir = tempfile::Builder::new()
             .prefix("postbox-broker-")
-            .tempdir()
+            .tempdir_in(root)
             .map_err(|error| format!("cannot make a temporary folder: {error}"))?
             .keep();
         let mut kill = Command::new("sh");

@@ -10,6 +10,7 @@ use super::broker::{Plan, free_addr, server};
 use super::instance::{Launch, Ready};
 use super::java;
 use super::options::ServerOptions;
+use super::room::on_disk;
 use super::run;
 
 /// Any will do; clients ask for none.
@@ -39,7 +40,7 @@ server! {
     /// An Apache Kafka broker, which makes a topic of one partition when it is first written to.
     ///
     /// A login is by SASL/PLAIN, without TLS. It takes about four seconds to start: tests that need not stop it share one.
-    KafkaServer, "POSTBOX_TEST_KAFKA_URL", plan
+    KafkaServer, "POSTBOX_TEST_KAFKA_URL", plan, on_disk
 }
 
 impl KafkaServer {

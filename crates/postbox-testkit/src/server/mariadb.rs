@@ -11,6 +11,7 @@ use super::account::Account;
 use super::broker::{Plan, find_program, free_addr, server};
 use super::instance::{Launch, Ready};
 use super::options::ServerOptions;
+use super::room::{in_memory, on_disk};
 use super::run;
 
 /// The server's program, of the package `mariadb-server`.
@@ -21,7 +22,7 @@ server! {
     /// (`innodb_flush_method=fsync` as a setting): a crash of the server loses nothing all the same, one of the machine does.
     ///
     /// Settings are lines of its configuration, `name=value`; the last of a name counts.
-    MariaDbServer, "POSTBOX_TEST_MARIADB_URL", plan
+    MariaDbServer, "POSTBOX_TEST_MARIADB_URL", plan, root
 }
 
 impl MariaDbServer {
@@ -29,6 +30,11 @@ impl MariaDbServer {
     pub fn database(&self) -> MariaDb {
         MariaDb::create(self.url(), self.addr())
     }
+}
+
+fn root(options: &ServerOptions) -> PathBuf {
+    let waits_for_disk = options.settings.iter().any(|setting| setting.starts_with("innodb_flush_method"));
+    if waits_for_disk { on_disk(options) } else { in_memory().unwrap_or_else(|| on_disk(options)) }
 }
 
 fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {

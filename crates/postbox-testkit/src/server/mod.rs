@@ -18,6 +18,7 @@ pub mod postgres;
 pub mod pulsar;
 pub mod rabbitmq;
 pub mod redis;
+mod room;
 mod tls;
 mod url;
 mod watchdog;

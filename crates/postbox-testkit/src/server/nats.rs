@@ -7,11 +7,12 @@ use std::time::Duration;
 use super::broker::{Plan, find_program, free_addr, server};
 use super::instance::{Launch, Ready};
 use super::options::ServerOptions;
+use super::room::on_disk;
 use super::tls::Certificates;
 
 server! {
     /// A NATS server with JetStream, which keeps its streams over a stop.
-    NatsServer, "POSTBOX_TEST_NATS_URL", plan
+    NatsServer, "POSTBOX_TEST_NATS_URL", plan, on_disk
 }
 
 impl NatsServer {

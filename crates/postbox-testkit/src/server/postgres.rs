@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use super::account::Account;
 use super::database::{TestDb, psql};
+use super::room::in_memory;
 use super::run;
 use super::url::ServerUrl;
 use super::watchdog::Watchdog;
@@ -129,8 +130,8 @@ impl PgServer {
     /// Another server that follows this one, with all that it has.
     #[must_use]
     pub fn standby(&self) -> Self {
-        let bin = self.own().bin.clone();
-        let copied = Instance::new(bin, |standby| {
+        let (bin, beside) = (self.own().bin.clone(), self.own().dir.parent().map(Path::to_owned));
+        let copied = Instance::new(bin, beside, |standby| {
             let from =
                 ["-h", "127.0.0.1", "-U", "postgres", "-p", &self.port().to_string()].map(str::to_owned);
             run(standby.command("pg_basebackup").args(from).args([
@@ -194,15 +195,21 @@ struct Instance {
 
 impl Instance {
     fn start(bin: PathBuf, settings: &[&str]) -> Result<(Self, u16), String> {
-        Self::new(bin, |instance| instance.init(settings))
+        let waits_for_disk = settings.iter().any(|setting| setting.starts_with("fsync"));
+        let root = if waits_for_disk { None } else { in_memory() };
+        Self::new(bin, root, |instance| instance.init(settings))
     }
 
-    /// Starts a server on the data that `make` makes.
-    fn new(bin: PathBuf, make: impl FnOnce(&Self) -> Result<(), String>) -> Result<(Self, u16), String> {
+    /// Starts a server on the data that `make` makes, in `root` or where temporary files are.
+    fn new(
+        bin: PathBuf,
+        root: Option<PathBuf>,
+        make: impl FnOnce(&Self) -> Result<(), String>,
+    ) -> Result<(Self, u16), String> {
         let account = Account::for_postgres()?;
         let dir = tempfile::Builder::new()
             .prefix("postbox-pg-")
-            .tempdir_in(account.temp_root())
+            .tempdir_in(root.unwrap_or_else(|| account.temp_root()))
             .map_err(|error| format!("cannot make a temporary folder: {error}"))?
             .keep();
         let mut stop = account.command(bin.join("pg_ctl"));

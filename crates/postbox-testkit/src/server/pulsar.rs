@@ -10,6 +10,7 @@ use super::broker::{Plan, free_addr, server};
 use super::instance::{Launch, Ready};
 use super::java;
 use super::options::ServerOptions;
+use super::room::on_disk;
 use super::run;
 
 /// What Pulsar reaches into, as its own script has it.
@@ -68,7 +69,7 @@ server! {
     ///
     /// A login is Pulsar's basic authentication; the only token that it can be told to ask for is [`PulsarServer::TOKEN`].
     /// It takes about seven seconds to start: tests that need not stop it share one.
-    PulsarServer, "POSTBOX_TEST_PULSAR_URL", plan
+    PulsarServer, "POSTBOX_TEST_PULSAR_URL", plan, on_disk
 }
 
 impl PulsarServer {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::broker::{Plan, find_program, free_addr, server};
 use super::instance::{Launch, Ready};
 use super::options::ServerOptions;
+use super::room::on_disk;
 use super::run;
 use super::tls::Certificates;
 
@@ -38,7 +39,7 @@ server! {
     ///
     /// Its users are `guest`, whose password is the same, or the one of the options. It takes about nine seconds to start:
     /// tests that need not stop it share one.
-    RabbitServer, "POSTBOX_TEST_RABBITMQ_URL", plan
+    RabbitServer, "POSTBOX_TEST_RABBITMQ_URL", plan, on_disk
 }
 
 impl RabbitServer {

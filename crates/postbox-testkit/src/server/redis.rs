@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::broker::{Plan, find_program, free_addr, server};
 use super::instance::{Launch, Ready};
 use super::options::ServerOptions;
+use super::room::on_disk;
 use super::tls::Certificates;
 
 /// The least that Redis takes as the limit of a value.
@@ -16,7 +17,7 @@ server! {
     /// A Redis server that writes each change to its log before it answers, and so keeps it over a crash.
     ///
     /// Its least `max_message` is 1 MiB.
-    RedisServer, "POSTBOX_TEST_REDIS_URL", plan
+    RedisServer, "POSTBOX_TEST_REDIS_URL", plan, on_disk
 }
 
 fn plan(dir: &Path, options: &ServerOptions) -> Result<Plan, String> {
