@@ -67,10 +67,21 @@ fn masked_word(word: &str, any_numbers: bool) -> String {
             // A colon with a name in front is that of a process: `host:4711`.
             let process = before.0 == Some(':') && before.1.is_some_and(char::is_alphanumeric);
             masked.push_str(if process || any_numbers { "N" } else { &rest[..number] });
-            rest = after;
+            rest = if any_numbers { after_thousands(after) } else { after };
         }
     }
     masked
+}
+
+/// What follows the groups of three digits by which a number goes on: `091` in `1,091`.
+fn after_thousands(mut text: &str) -> &str {
+    while let Some((group, rest)) = text.strip_prefix(',').and_then(|digits| digits.split_at_checked(3))
+        && group.bytes().all(|byte| byte.is_ascii_digit())
+        && !rest.starts_with(|next: char| next.is_ascii_digit())
+    {
+        text = rest;
+    }
+    text
 }
 
 /// What follows a time, such as `12:15`, or a date, perhaps with its time, that begins with so many digits.
@@ -115,6 +126,7 @@ mod tests {
             assert_eq!(masked(line, false), plain);
         }
         assert_eq!(masked("written 450, 2s", true), "written N, D");
+        assert_eq!(masked("58 1,091 20,000,000, 1,2 3,4567", true), "N N N, N,N N,N");
     }
 
     #[test]
