@@ -78,12 +78,28 @@ impl Folder {
 
     /// One statement's first value, as text.
     pub(crate) fn sql(&self, text: &str) -> String {
+        self.try_sql(text).unwrap()
+    }
+
+    fn try_sql(&self, text: &str) -> Result<String, sqlx::Error> {
         block_on(async {
             let pool = self.pool().await;
-            let row = sqlx::query(AssertSqlSafe(text)).fetch_optional(&pool).await.unwrap();
+            let row = sqlx::query(AssertSqlSafe(text)).fetch_optional(&pool).await;
             pool.close().await;
-            row.map(|row| row.try_get_unchecked::<String, _>(0).unwrap()).unwrap_or_default()
+            Ok(row?.map(|row| row.try_get_unchecked::<String, _>(0).unwrap()).unwrap_or_default())
         })
+    }
+
+    /// Stops a relay of this file between two of its writes: in the middle of one it would keep the file locked.
+    pub(crate) fn stop_between_writes(&self, relay: &mut Program) {
+        for _ in 0..10 {
+            relay.sigstop();
+            if self.try_sql("UPDATE postbox_relay SET paused_at = paused_at").is_ok() {
+                return;
+            }
+            relay.sigcont();
+        }
+        panic!("the relay writes whenever it is stopped");
     }
 
     /// Events with numbers, of which some are changed afterwards.

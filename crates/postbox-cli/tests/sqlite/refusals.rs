@@ -100,7 +100,7 @@ fn what_is_broken_in_a_file_has_a_code() {
     // An owner that has stopped, and events that have been due for long.
     let mut relay = folder.relay(&[]);
     relay.wait_for_line("standing=Active", LONG);
-    relay.sigstop();
+    folder.stop_between_writes(&mut relay);
     folder.fill(
         3,
         &format!(
