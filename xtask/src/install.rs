@@ -34,7 +34,8 @@ const BROKER_NEEDS: &[(&str, &str)] = &[
 ];
 
 /// Runs apt-get, `$@` being its arguments. What it installs must not start servers on the machine's usual ports: Debian asks
-/// this file whether it may. One that is there already is somebody else's, and its answer stands.
+/// this file whether it may. One that is there already is somebody else's, and its answer stands. What it says is no output of
+/// ours: `cargo xtask services` is read by a shell.
 const APT_GET: &str = r#"
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
@@ -43,7 +44,7 @@ if [ ! -e "$policy" ]; then
     printf '#!/bin/sh\nexit 101\n' >"$policy"
     chmod 755 "$policy"
 fi
-apt-get "$@"
+apt-get "$@" >&2
 "#;
 
 /// Makes sure that there are a PostgreSQL server's programs, its pooler, MariaDB's, promtool, faketime, and a C compiler; and, if asked for, the brokers
