@@ -28,7 +28,7 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<(), String> {
     if !args.contains(&"--sqlite") {
         install::test_needs(with_brokers)?;
     }
-    build(with_brokers)?;
+    install::fetch_beside(with_brokers, false, || build(with_brokers))?;
     measure(name, args, &mut |bench| step(&format!("bench {name}"), bench))
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn run(words: &[&str]) -> Result<(), String> {
     }
     install::test_needs(true)?;
     // Once, with all that any of them needs: another set of features would be another build.
-    bench::build(true)?;
+    install::fetch_beside(true, false, || bench::build(true))?;
     let path = metadata::read()?.target.join("figures.txt");
     let mut kept = File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let mut failed = Vec::new();

@@ -48,7 +48,7 @@ apt-get "$@" >&2
 "#;
 
 /// Makes sure that there are a PostgreSQL server's programs, its pooler, MariaDB's, promtool, faketime, and a C compiler; and, if asked for, the brokers
-/// and what their clients are built with.
+/// that are packages and what their clients are built with. `jars` has the others.
 pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
     let mut packages = Vec::new();
     if brokers {
@@ -84,17 +84,35 @@ pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
         pgbouncer::find_program()?;
         postgres::find_binaries()?;
     }
-    if brokers { jars::fetch(&metadata::read()?.target) } else { Ok(()) }
+    Ok(())
 }
 
-/// Makes sure that there is a browser, and what is looked at in it.
+/// Makes sure that there is a browser.
 pub(crate) fn browser_needs() -> Result<(), String> {
     let missing = browser::NEEDS.iter().filter(|(file, _)| !exists(file));
     let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
-    if !packages.is_empty() {
-        apt_get(&packages)?;
-    }
-    browser::fetch(&metadata::read()?.target)
+    if packages.is_empty() { Ok(()) } else { apt_get(&packages) }
+}
+
+/// Builds while what no package has is fetched: the one waits for processors, the other for the network, minutes on a new machine.
+pub(crate) fn fetch_beside(
+    brokers: bool,
+    browser: bool,
+    build: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let target = metadata::read()?.target;
+    let fetch = || {
+        if brokers {
+            jars::fetch(&target)?;
+        }
+        if browser { browser::fetch(&target) } else { Ok(()) }
+    };
+    std::thread::scope(|scope| {
+        let fetching = scope.spawn(fetch);
+        let built = build();
+        fetching.join().unwrap_or_else(|_| Err("what no package has could not be fetched".into()))?;
+        built
+    })
 }
 
 fn exists(file: &str) -> bool {

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every test there is, on one private server of each kind.
 
 use std::num::NonZero;
+use std::process::Command;
 use std::{env, fs, thread};
 
 use postbox_testkit::server::postgres;
@@ -87,6 +88,17 @@ impl Part {
         part.args.extend(args.iter().map(|arg| (*arg).to_owned()));
         part
     }
+
+    /// Builds what it runs.
+    fn build(&self) -> Result<(), String> {
+        step(&format!("{} is built", self.name), &mut self.command(&["--no-run"]))
+    }
+
+    fn command(&self, more: &[&str]) -> Command {
+        let mut cargo = cargo();
+        cargo.arg("test").args(more).args(&self.args);
+        cargo
+    }
 }
 
 /// What is tested: all that the caller has chosen; or everything, and then what other features make of some packages.
@@ -124,10 +136,13 @@ fn parts(extra: &[&str]) -> Vec<Part> {
 pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
     let chosen = chosen(extra);
     let with_brokers = brokers::needed(&chosen);
+    let with_browser = browser::needed(&chosen);
     install::test_needs(with_brokers)?;
-    if browser::needed(&chosen) {
+    if with_browser {
         install::browser_needs()?;
     }
+    let parts = parts(extra);
+    install::fetch_beside(with_brokers, with_browser, || parts.first().map_or(Ok(()), Part::build))?;
     // One server for all test programs: each would start its own otherwise, a second and 40 MB every time. It is
     // stopped when this goes out of scope, or by its watchdog when we are killed.
     let server = PgServer::try_with(&[])?;
@@ -136,8 +151,7 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
     // In the server's folder, which goes away even when we are killed.
     let skips = server.dir().ok_or("the private server has no folder")?.join("skips");
     let test = |part: Part| {
-        let mut cargo = cargo();
-        cargo.arg("test").args(part.args);
+        let mut cargo = part.command(&[]);
         if env::var_os(THREADS).is_none() {
             let cores = thread::available_parallelism().map_or(1, NonZero::get);
             cargo.env(THREADS, (AT_ONCE * cores).to_string());
@@ -146,7 +160,7 @@ pub(crate) fn run(extra: &[&str]) -> Result<(), String> {
         cargo.envs(urls).envs(brokers.iter().flat_map(Brokers::variables)).env(SKIPS_ENV, &skips);
         step(part.name, &mut cargo)
     };
-    let mut failed: Vec<String> = parts(extra).into_iter().filter_map(|part| test(part).err()).collect();
+    let mut failed: Vec<String> = parts.into_iter().filter_map(|part| test(part).err()).collect();
     let skipped = not_allowed(&fs::read_to_string(&skips).unwrap_or_default());
     drop((server, mariadb, brokers));
     for skip in &skipped {
