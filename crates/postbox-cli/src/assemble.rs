@@ -1,7 +1,5 @@
 //! Makes the parts out of the configuration. The only place that knows all crates.
 
-use std::time::Duration;
-
 use postbox_core::cleaner::SweepRequest;
 use postbox_core::telemetry::Telemetry;
 use postbox_core::{Cleaner, Code, OnDead, Order, Pattern, Relay, RelayHealth, Settings, TableName, Tenants};
@@ -11,10 +9,6 @@ use postbox_stores::any::{AnyAdmin, AnyIdempotency, AnyStore, Dialect, StoreSett
 use crate::config::{self, Claim, Config, mask};
 use crate::database::Database;
 use crate::report::{Failure, Problem};
-
-/// The active relay must have missed several ticks before it loses its place, and never be judged by seconds.
-const LEADER_TICKS: u32 = 5;
-const LEADER_LEAST: Duration = Duration::from_secs(15);
 
 /// Parses table names; all that are wrong are reported.
 pub(crate) fn tables(names: &[String]) -> Result<Vec<TableName>, Failure> {
@@ -88,7 +82,6 @@ pub(crate) fn store(
     let settings = StoreSettings {
         single_active: config.relay.single_active,
         name: name.to_owned(),
-        leader_ttl: LEADER_LEAST.max(config.relay.poll_interval * LEADER_TICKS),
         strategy: match config.relay.claim {
             Claim::Auto => Strategy::Auto,
             Claim::Lease => Strategy::Lease,

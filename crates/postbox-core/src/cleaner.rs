@@ -100,7 +100,7 @@ pub enum Tidied {
     Held,
 }
 
-/// How often it is looked for room, at most, and what part of the time may go into making it usable.
+/// It looks for room at most this often, and may spend about one part in this many of the time on making it usable.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
 const TIDY_SHARE: u32 = 10;
 /// The longest time between two looks, where they are in vain or fail.

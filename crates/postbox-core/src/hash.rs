@@ -47,10 +47,6 @@ impl Hasher for RowHasher {
         self.write_u64(number as u64);
     }
 
-    fn write_u8(&mut self, byte: u8) {
-        self.write_u64(byte.into());
-    }
-
     #[inline]
     fn finish(&self) -> u64 {
         // Once more: what came last has not been everywhere yet.

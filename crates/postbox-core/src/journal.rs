@@ -52,8 +52,8 @@ impl Journal {
         }
     }
 
-    /// Who has written an event anew had taken it back before (`ROLLBACK TO SAVEPOINT`): the row that was born for it then
-    /// is gone, though the new one may have its number.
+    /// An event that is written again had been taken back before (`ROLLBACK TO SAVEPOINT`): the row that was born for it then is gone,
+    /// though the new one may have its number.
     pub(crate) fn written_again(&self, table: &OutboxTable, events: &[Written]) {
         let mut batches = self.lock();
         for batch in batches.iter_mut().filter(|batch| *batch.table == *table && !batch.hot.born.is_empty()) {

@@ -75,7 +75,7 @@ pub enum LetterVerdict {
 pub struct Redrive {
     /// Dead for so long.
     pub after: Duration,
-    /// Replayed so less often than this.
+    /// Replayed in this way fewer times than this.
     pub most: i32,
     /// A lease that a dead-letter delivery has on them runs out after this: those that are under way are left alone.
     pub lock_ttl: Duration,

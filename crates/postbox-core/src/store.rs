@@ -68,13 +68,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// a store may take these calls as the proof of life of its relay.
     fn claim(&self, request: ClaimRequest) -> impl Future<Output = Result<Claim, StoreError>> + Send;
 
-    /// Writes what became of claimed rows, in one fenced statement, and may hand over up to `admit` new ones. The relay keeps
-    /// the settlements: it comes with them again if this fails.
-    fn settle(
-        &self,
-        settlements: &[Settlement],
-        admit: usize,
-    ) -> impl Future<Output = Result<Settled, StoreError>> + Send;
+    /// Writes what became of claimed rows, in one fenced statement. The relay keeps the settlements: it comes with them again
+    /// if this fails.
+    fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Settled, StoreError>> + Send;
 
     /// Makes leases last `lock_ttl` from now; answers those that were lost.
     fn extend(&self, leases: Vec<Lease>) -> impl Future<Output = Result<Vec<Lease>, StoreError>> + Send;
@@ -376,6 +372,4 @@ pub struct Settled {
     pub lost: Vec<Uuid>,
     /// Rows that somebody else has locked at the moment: to be settled again.
     pub busy: Vec<Uuid>,
-    /// The next rows, where the store hands them over with the settle.
-    pub next: Option<Claim>,
 }

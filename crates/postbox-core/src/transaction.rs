@@ -225,11 +225,4 @@ impl<E: Error + 'static> CommitError<E> {
             Self::Unknown(_) => Code::CommitUnknown,
         }
     }
-
-    /// The driver's own error.
-    pub fn into_source(self) -> E {
-        match self {
-            Self::RolledBack(error) | Self::Unknown(error) => error,
-        }
-    }
 }

@@ -13,7 +13,7 @@ use crate::table::TableName;
 ///
 /// Taken by value and implemented on borrows, so that drivers keep their own error types and a pool, which is not a
 /// transaction, does not compile. `Driver` is a marker that each implementation brings along and that callers never
-/// see: with it, a crate can implement this trait for the types of a driver, neither of which are its own.
+/// see: with it, a crate can implement this trait for the types of a driver, neither of which is its own.
 ///
 /// # Errors
 /// As the driver. The transaction cannot go on then: its caller rolls it back.

@@ -2,7 +2,7 @@
 
 use postbox_core::{Code, Finding};
 
-/// Seconds that nobody needs to speak of.
+/// Differences up to this many seconds are not reported.
 const LITTLE: f64 = 2.0;
 
 /// The server said `server` (seconds of the Unix epoch) between `asked` and `answered` of this machine.

@@ -24,7 +24,7 @@ fn just_before((at, sequence): Key) -> Key {
 
 /// Going back is free below this.
 const CHEAP: Duration = Duration::from_millis(5);
-/// Otherwise it may take this share of the time.
+/// Otherwise it may take about one part in this many of the time.
 const SHARE: u32 = 10;
 /// And not more often than this while there is a backlog: what is in front of it does not wait for anybody.
 const OFTEN: Duration = Duration::from_secs(1);

@@ -18,3 +18,8 @@ pub(crate) fn no_relay_row(table: &str, key: &str) -> StoreError {
     tracing::error!(table, message);
     StoreError::new(Code::TableMismatch, StoreErrorKind::Refused, message)
 }
+
+/// What is said of a row that has used up its attempts without any answer.
+pub(crate) fn no_answer_in(max_attempts: i32) -> String {
+    format!("{}: no answer in {max_attempts} attempts", Code::Exhausted)
+}

@@ -44,6 +44,8 @@ mod letters;
 pub mod mysql;
 #[cfg(any(feature = "sqlite", feature = "mysql"))]
 mod ordered;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod owned;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod plan;
 #[cfg(feature = "postgres")]

@@ -20,7 +20,7 @@ use crate::sequenced::{MAX_WAIT, sequence_of};
 pub(crate) const CHUNK: usize = 500;
 const LOOK: usize = 2_000;
 
-/// To begin again is free below this; otherwise it may take this share of the time.
+/// To begin again is free below this; otherwise it may take about one part in this many of the time.
 const CHEAP: Duration = Duration::from_millis(5);
 const SHARE: u32 = 10;
 /// And not more often than this while there is enough to do.

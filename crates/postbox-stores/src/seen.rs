@@ -15,7 +15,7 @@ use crate::left_out::Lane;
 pub(crate) struct Candidate {
     pub(crate) sequence: i64,
     pub(crate) available_at: i64,
-    /// As many as it has had.
+    /// Attempts made so far.
     pub(crate) attempts: i64,
     /// Its lease ran out.
     pub(crate) suspect: bool,

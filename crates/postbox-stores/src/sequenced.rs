@@ -18,7 +18,7 @@ use crate::clock::{from_micros, span};
 /// A thousand years: added to a time, it is still one.
 pub(crate) const MAX_WAIT: i64 = 1000 * 366 * 86_400 * 1_000_000;
 
-/// More claims than this are settled together, by their rows.
+/// Where a batch has more claims than this, all rows are settled by one statement that names each of them.
 const FEW: usize = 4;
 
 /// A row's key as leases carry it: rows are found by their sequence, so `id` needs no index.

@@ -21,7 +21,7 @@ impl Strategy {
     /// Whether the relay of a table owns it, where this is in the way of that.
     ///
     /// # Errors
-    /// When it shall and cannot.
+    /// When ownership is asked for and not possible.
     pub(crate) fn owns(self, table: &str, obstacle: Option<&str>) -> Result<bool, StoreError> {
         match (self, obstacle) {
             (Self::Lease, _) | (Self::Auto, Some(_)) => Ok(false),

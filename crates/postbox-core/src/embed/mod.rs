@@ -80,8 +80,8 @@ pub struct Postbox {
 }
 
 impl Postbox {
-    /// Starts to build a handle for a table of the database that a pool connects to. The relay makes two connections of its
-    /// own from the pool's options, and the cleaner uses one of the pool's now and then.
+    /// Starts to build a handle for a table of the database that a pool connects to. The relay makes connections of its own from
+    /// the pool's options, up to five by database; the cleaner borrows one of the pool's now and then.
     ///
     /// Behind a transaction pooler such as `PgBouncer`, give it a pool that leads to the database itself; transactions may be
     /// begun on the other.

@@ -87,8 +87,8 @@ impl Store for Shaky {
         self.pool.answer()?;
         self.inner.claim(request).await
     }
-    async fn settle(&self, settlements: &[Settlement], admit: usize) -> Result<Settled, StoreError> {
-        self.inner.settle(settlements, admit).await
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        self.inner.settle(settlements).await
     }
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
         self.inner.extend(leases).await

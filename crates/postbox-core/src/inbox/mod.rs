@@ -279,15 +279,4 @@ impl<E: std::error::Error + 'static> RecordError<E> {
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict(_))
     }
-
-    /// The driver's own error, if it was one.
-    pub fn into_source(self) -> Option<E> {
-        match self {
-            Self::Aborted(error)
-            | Self::Conflict(error)
-            | Self::Missing { source: error, .. }
-            | Self::Database(error) => Some(error),
-            Self::NoTransaction => None,
-        }
-    }
 }

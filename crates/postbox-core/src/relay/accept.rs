@@ -50,7 +50,8 @@ impl<S: Store> Engine<S> {
         let soon = now + self.settings.poll_interval;
         match wanted {
             Asked::Rows(ClaimMode::Suspect) => {
-                self.suspects.waiting = !empty || claim.suspects || !claim.buried.is_empty();
+                let found = !empty || !claim.buried.is_empty();
+                self.suspects.answered(found, claim.suspects, now + self.settings.poll_interval);
                 for lane in self.lanes.iter_mut().filter(|lane| empty && lane.wants_probe(now)) {
                     lane.circuit.in_vain(soon);
                 }
@@ -100,6 +101,11 @@ impl<S: Store> Engine<S> {
             self.release_queued();
         }
         self.paused = Some(paused);
+        if standing == Standing::Standby {
+            // Whoever has the table now dispatches it. Said at every such answer: after a claim that failed it is no news, and some of the
+            // queue may still be here. Hot events are handled where they were written, whoever relays.
+            self.release_cold();
+        }
         if self.standing == standing {
             return;
         }
@@ -112,10 +118,6 @@ impl<S: Store> Engine<S> {
         self.standing = standing;
         self.telemetry.leader(standing != Standing::Standby);
         self.health.update(|health| health.standing = standing);
-        if standing == Standing::Standby {
-            // Hot events are handled where they were written, whoever relays.
-            self.release_cold();
-        }
     }
 
     /// Puts the rows of a claim where they go.

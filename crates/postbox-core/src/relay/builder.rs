@@ -69,7 +69,7 @@ enum Target {
 }
 
 impl RelayBuilder<()> {
-    /// For whoever makes the store at last.
+    /// Without a store yet: `on` adds it.
     pub(crate) fn unbound() -> Self {
         Self::new(())
     }

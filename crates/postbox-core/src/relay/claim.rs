@@ -12,7 +12,7 @@ use super::lane::Lane;
 use super::shares::Shares;
 use crate::event::TenantId;
 use crate::failpoint;
-use crate::store::{Claim, ClaimMode, ClaimRequest, Crowding, Store, StoreError};
+use crate::store::{Claim, ClaimMode, ClaimRequest, Crowding, Standing, Store, StoreError};
 
 /// A claim's answer, with when it was asked (leases count from before the question) and what for.
 pub(super) type Answer = (Instant, Asked, Result<Claim, StoreError>);
@@ -26,7 +26,7 @@ pub(super) enum Asked {
 
 /// A claim that leaves out what waits for a lane that is full looks through all of that for what waits for others. Where
 /// there is much, that takes long. So after one that was in vain while the full lane ran empty, the next has to wait: all of
-/// them have this share of the time.
+/// them may take about one part in this many of the time.
 const DETOURS_SHARE: u32 = 10;
 /// One that took no longer than this counts as none.
 const SHORT: Duration = Duration::from_millis(50);
@@ -64,7 +64,21 @@ impl<S: Store> Engine<S> {
         if self.claiming.is_some() {
             return;
         }
-        let Some(wanted) = self.what_to_claim(now) else { return };
+        if let Some(wanted) = self.what_to_claim(now) {
+            self.ask(now, wanted);
+        }
+    }
+
+    /// The sign of life of a relay that stops: without it another would take over what still runs here.
+    pub(super) fn start_beat(&mut self, now: Instant) {
+        let answers = self.failures == 0 || now >= self.next_claim;
+        if self.claiming.is_none() && now >= self.next_beat && answers {
+            self.ask(now, Asked::Nothing);
+        }
+    }
+
+    /// Claims in a task of its own: whoever waits for it may be dropped.
+    pub(super) fn ask(&mut self, now: Instant, wanted: Asked) {
         let request = match &wanted {
             Asked::Nothing => self.request(ClaimMode::Waiting, 0),
             Asked::Rows(mode) => self.request(mode.clone(), self.limit(mode)),
@@ -105,7 +119,9 @@ impl<S: Store> Engine<S> {
             }
             return beat;
         }
-        if let Some(number) = self.lanes.iter().position(|lane| lane.wants_probe(now)) {
+        // A relay that stands by claims no event to probe with: the next hot one is its probe.
+        let probes = self.standing == Standing::Active;
+        if let Some(number) = self.lanes.iter().position(|lane| probes && lane.wants_probe(now)) {
             self.probing = Some(number);
             return Some(Asked::Rows(ClaimMode::Probe(self.lanes[number].topics().cloned().collect())));
         }

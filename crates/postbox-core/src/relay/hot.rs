@@ -8,7 +8,7 @@ use super::lease::Load;
 use super::settle::Outcome;
 use crate::code::Code;
 use crate::hot::{HotEnd, HotEvent};
-use crate::store::Store;
+use crate::store::{Standing, Store};
 
 /// Waits for the next one; for ever where there is no hot path.
 pub(super) async fn next(hot: &mut Option<HotEnd>) -> Option<HotEvent> {
@@ -75,11 +75,16 @@ impl<S: Store> Engine<S> {
         let now = Instant::now();
         let lane = &mut self.lanes[number];
         lane.learn(&delivery.meta.topic);
-        if late || self.stopping || paused || lane.circuit.is_open() {
+        let probe = self.standing != Standing::Active && lane.circuit.probe_at().is_some_and(|at| at <= now);
+        if late || self.stopping || paused || (lane.circuit.is_open() && !probe) {
             let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
             self.finish(Outcome::put_off(lease, after, reason));
         } else {
-            lane.push(Item { lease, delivery: Box::new(delivery), alone: false, probe: false, hot: true });
+            if probe {
+                // One at a time.
+                lane.circuit.in_vain(now + self.settings.dispatch_timeout);
+            }
+            lane.push(Item { lease, delivery: Box::new(delivery), alone: probe, probe, hot: true });
         }
     }
 }

@@ -23,7 +23,7 @@ pub(super) type Renewal = (Vec<Lease>, Result<Vec<Lease>, StoreError>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HeldKey {
     row: Uuid,
-    /// Of the token: all tasks look at the same one, and would wait for each other if each look counted itself in.
+    /// The token's hash and not a clone: all tasks would contend for its reference count.
     claim: u64,
 }
 
@@ -67,6 +67,8 @@ pub(super) struct Held {
     pub(super) strand: Option<i64>,
     /// Where it goes, if that is several sinks; its load has no lane then.
     pub(super) fan: Option<Box<Fan>>,
+    /// It was given back, and came again under the same claim, as an owner's rows do: so many settles of before are yet to be heard of.
+    pub(super) earlier: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,7 +93,7 @@ impl<S: Store> Engine<S> {
             lane.take_on(&load);
         }
         let lease_until = asked + self.settings.lock_ttl;
-        let held = Held {
+        let mut held = Held {
             load,
             stage: Stage::Queued,
             lease_until,
@@ -101,11 +103,25 @@ impl<S: Store> Engine<S> {
             slot,
             strand: None,
             fan: None,
+            earlier: 0,
         };
         // A row that was given back may come again before it is known that this was written down.
-        if let Some(before) = self.held.insert(key(lease), held) {
+        if let Some(before) = self.held.remove(&key(lease)) {
             self.uncount(&before);
+            held.earlier = before.earlier + usize::from(before.stage == Stage::Settling);
         }
+        self.held.insert(key(lease), held);
+    }
+
+    /// A settle of this row was heard of: it is held no more, unless it came again meanwhile.
+    pub(super) fn settled_one(&mut self, key: &HeldKey) -> Option<Held> {
+        if let Some(held) = self.held.get_mut(key)
+            && held.earlier > 0
+        {
+            held.earlier -= 1;
+            return None;
+        }
+        self.let_go(key)
     }
 
     pub(super) fn let_go(&mut self, key: &HeldKey) -> Option<Held> {

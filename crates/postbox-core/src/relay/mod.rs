@@ -190,7 +190,7 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// Tells of the end of a relay's task, whatever it ends of.
+/// Tells of the end of a relay's task, however it ends.
 struct Ending {
     health: RelayHealth,
     /// Whoever waits sees it closed.

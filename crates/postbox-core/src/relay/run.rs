@@ -86,12 +86,15 @@ impl<S: Store> Engine<S> {
         self.health.note_opened();
         let mut mode = ClaimMode::Waiting;
         loop {
-            let limit = if mode == ClaimMode::Waiting { self.settings.batch_size } else { 1 };
-            let request = self.request(mode.clone(), limit);
-            let asked = Instant::now();
-            let claim = self.store.claim(request).await?;
-            let more_suspects = claim.suspects || (mode == ClaimMode::Suspect && !claim.rows.is_empty());
-            self.claimed(asked, &Asked::Rows(mode.clone()), Ok(claim));
+            // One may be under way from a call that was dropped: its rows are this one's.
+            if self.claiming.is_none() {
+                self.ask(Instant::now(), Asked::Rows(mode));
+            }
+            let (asked, wanted, answer) = finished(&mut self.claiming).await;
+            let claim = answer?;
+            let suspects = wanted == Asked::Rows(ClaimMode::Suspect);
+            let more_suspects = claim.suspects || (suspects && !claim.rows.is_empty());
+            self.claimed(asked, &wanted, Ok(claim));
             while !self.held.is_empty() {
                 let now = Instant::now();
                 self.start_settle();

@@ -16,15 +16,22 @@ use crate::code::Code;
 use crate::event::EventId;
 use crate::failpoint;
 use crate::redact::Summary;
-use crate::store::{ClaimMode, Failure, Lease, Settled, Settlement, Store, StoreErrorKind, Verdict};
+use crate::store::{Failure, Lease, Settled, Settlement, Store, StoreErrorKind, Verdict};
 use crate::topic::Topic;
 
-/// A year.
+/// A year: longer waits overflow the times of databases.
 const LONGEST_WAIT: Duration = Duration::from_hours(365 * 24);
 
 /// In order the events of a strand follow one after the other, and so do their outcomes: for so long they are gathered, or the first of
 /// them would be settled alone, and the others wait for that.
 const GATHERED_FOR: Duration = Duration::from_millis(2);
+
+/// Rows of one settle, at the most. One that is larger than a server takes would be repeated for ever: a statement of MySQL has at most
+/// 65,535 arguments.
+const MOST_ROWS: usize = 8_192;
+
+/// And bytes of errors, which are escaped and written: its default for a packet is 16 MiB.
+const MOST_BYTES: usize = 4 << 20;
 
 /// A settlement with what its end is counted and told by.
 #[derive(Debug)]
@@ -118,10 +125,35 @@ impl Outcomes {
         self.since.get_or_insert_with(Instant::now);
     }
 
+    /// Takes as many as one settle may have, the first ones first; the next one takes the rest.
+    fn take(&mut self) -> Self {
+        let mut bytes = 0;
+        let fits = |settlement: &&Settlement| {
+            bytes += said(settlement);
+            bytes <= MOST_BYTES
+        };
+        let count = self.settlements.iter().take(MOST_ROWS).take_while(fits).count().max(1);
+        let settlements = self.settlements.split_off(count.min(self.settlements.len()));
+        let events = self.events.split_off(count.min(self.events.len()));
+        let since = self.since.filter(|_| !settlements.is_empty());
+        std::mem::replace(self, Self { settlements, events, since })
+    }
+
     fn into_each(self) -> impl Iterator<Item = Outcome> {
         let each = self.settlements.into_iter().zip(self.events);
         each.map(|(settlement, event)| Outcome { settlement, event })
     }
+}
+
+/// How many bytes of errors a settlement has.
+fn said(Settlement { verdict, failure, .. }: &Settlement) -> usize {
+    let reason = match verdict {
+        Verdict::Delivered | Verdict::Release { reason: None, .. } => 0,
+        Verdict::Retry { reason, .. }
+        | Verdict::Dead { reason }
+        | Verdict::Release { reason: Some(reason), .. } => reason.as_str().len(),
+    };
+    reason + failure.as_ref().map_or(0, |failure| failure.error.len())
 }
 
 impl<S: Store> Engine<S> {
@@ -180,7 +212,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn start_settle(&mut self) {
         let gathers = self.gathers_until().is_some_and(|until| Instant::now() < until);
         if self.settling.is_none() && !self.outcomes.is_empty() && !gathers {
-            let batch = std::mem::take(&mut self.outcomes);
+            let batch = self.outcomes.take();
             self.settling =
                 Some(tokio::spawn(settle_until_done(self.store.clone(), batch).in_current_span()));
         }
@@ -208,7 +240,7 @@ impl<S: Store> Engine<S> {
                 self.outcomes.push(outcome);
                 continue;
             }
-            let held = self.let_go(&key(lease));
+            let held = self.settled_one(&key(lease));
             let lost = settled.lost.contains(&row);
             if let Some(strand) = held.as_ref().and_then(|held| held.strand) {
                 self.strand_settled(strand, &key(lease), &outcome.settlement.verdict, lost);
@@ -254,9 +286,6 @@ impl<S: Store> Engine<S> {
             });
         }
         self.note_waiting();
-        if let Some(next) = settled.next {
-            self.accept(Instant::now(), &ClaimMode::Waiting, next);
-        }
     }
 }
 
@@ -267,7 +296,7 @@ pub(super) async fn settle_until_done<S: Store>(store: S, batch: Outcomes) -> (O
     let mut wait = Duration::from_millis(20);
     let started = Instant::now();
     loop {
-        match store.settle(&batch.settlements, 0).await {
+        match store.settle(&batch.settlements).await {
             Ok(settled) => {
                 failpoint::hit("settle.after", store.table()).await;
                 return (batch, settled);
@@ -281,5 +310,58 @@ pub(super) async fn settle_until_done<S: Store>(store: S, batch: Outcomes) -> (O
                 wait = (wait * 2).min(Duration::from_secs(5));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_BYTES, MOST_ROWS, Outcome, Outcomes};
+    use crate::redact::Summary;
+    use crate::store::{Lease, Settlement, Verdict};
+    use time::OffsetDateTime;
+    use uuid::Uuid;
+
+    fn outcomes(count: usize, error: usize) -> Outcomes {
+        let mut outcomes = Outcomes::default();
+        for _ in 0..count {
+            let lease = Lease {
+                row: Uuid::new_v4(),
+                token: "a".into(),
+                attempts: 1,
+                since: OffsetDateTime::UNIX_EPOCH,
+            };
+            let reason = Summary::new(&"x".repeat(error), usize::MAX);
+            let settlement = Settlement::new(lease, Verdict::Dead { reason });
+            outcomes.push(Outcome { settlement, event: None });
+        }
+        outcomes
+    }
+
+    /// The sizes of the settles that it takes, until nothing is left.
+    fn parts(mut outcomes: Outcomes) -> Vec<usize> {
+        let rows: Vec<Uuid> = outcomes.settlements.iter().map(|one| one.lease.row).collect();
+        let (mut sizes, mut taken) = (Vec::new(), Vec::new());
+        while !outcomes.is_empty() {
+            assert!(outcomes.since.is_some());
+            let part = outcomes.take();
+            assert_eq!(part.settlements.len(), part.events.len());
+            sizes.push(part.settlements.len());
+            taken.extend(part.settlements.iter().map(|one| one.lease.row));
+        }
+        assert!(taken == rows, "each once, and in order");
+        sizes
+    }
+
+    #[test]
+    fn a_settle_has_a_bounded_number_of_rows() {
+        assert_eq!(parts(outcomes(3, 0)), [3]);
+        assert_eq!(parts(outcomes(MOST_ROWS, 0)), [MOST_ROWS]);
+        assert_eq!(parts(outcomes(2 * MOST_ROWS + 1, 0)), [MOST_ROWS, MOST_ROWS, 1]);
+    }
+
+    #[test]
+    fn and_of_bytes_but_never_none() {
+        assert_eq!(parts(outcomes(5, MOST_BYTES / 2)), [2, 2, 1]);
+        assert_eq!(parts(outcomes(2, MOST_BYTES + 1)), [1, 1]);
     }
 }

@@ -48,6 +48,9 @@ impl<S: Store> Engine<S> {
         while busy(self) && Instant::now() < deadline {
             self.start_settle();
             self.release_queued();
+            if running(self) {
+                self.start_beat(Instant::now());
+            }
             // A transaction that is rolled back tells nobody: look now and then.
             let look = if self.hot_is_underway() { Instant::now() + LOOK } else { deadline };
             let turn = self.turn(Instant::now());

@@ -21,13 +21,25 @@ pub(super) struct Suspects {
     pub(super) turn: bool,
     /// When the first suspect of this turn was claimed.
     pub(super) turn_since: Option<Instant>,
+    /// Whether this turn has brought one.
+    found: bool,
     /// Not before this, so that the others get their turn.
     pub(super) not_before: Instant,
 }
 
 impl Suspects {
     pub(super) fn new(now: Instant) -> Self {
-        Self { waiting: false, turn: false, turn_since: None, not_before: now }
+        Self { waiting: false, turn: false, turn_since: None, found: false, not_before: now }
+    }
+
+    /// A claim of suspects has `found` one, or there are `more`. A whole turn in vain is not repeated at once: somebody else has
+    /// locked what was seen, and each turn takes the relay from the others.
+    pub(super) fn answered(&mut self, found: bool, more: bool, next_tick: Instant) {
+        self.waiting = found || more;
+        self.found |= found;
+        if !self.waiting && !self.found {
+            self.not_before = next_tick.max(Instant::now() + TURN);
+        }
     }
 }
 
@@ -46,7 +58,7 @@ impl<S: Store> Engine<S> {
             return false;
         }
         if !self.suspects.turn {
-            self.suspects.turn = true;
+            (self.suspects.turn, self.suspects.found) = (true, false);
             self.release_cold();
         }
         true

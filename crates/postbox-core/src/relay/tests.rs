@@ -18,6 +18,8 @@ use crate::store::{
 };
 use crate::testing::{FailingDispatcher, delivery};
 
+mod late;
+
 /// A store whose claims bring what it is told; it settles whatever it gets.
 #[derive(Clone)]
 struct Stub<F> {
@@ -55,7 +57,7 @@ where
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
         Ok((self.claim)(request).await)
     }
-    async fn settle(&self, _: &[Settlement], _: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, _: &[Settlement]) -> Result<Settled, StoreError> {
         Ok(Settled::default())
     }
     async fn extend(&self, _: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
@@ -154,7 +156,7 @@ impl Store for Losing {
         let first = request.limit > 0 && !self.0.swap(true, Ordering::SeqCst);
         Ok(active(if first { 2 } else { 0 }))
     }
-    async fn settle(&self, settlements: &[Settlement], _: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         Ok(Settled { lost: settlements.iter().map(|s| s.lease.row).collect(), ..Settled::default() })
     }
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Token {
     text: Arc<str>,
-    /// Of the text. A relay tells claims apart several times for each event, and the text is not at hand then: it lies beside the
-    /// count of those who share it, which all of them change.
+    /// Hash of the text. A relay tells claims apart several times for each event; to compare texts would touch the allocation whose
+    /// reference count all tasks change.
     hash: u64,
 }
 

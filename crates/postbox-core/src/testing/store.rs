@@ -146,7 +146,7 @@ impl Store for MemoryStore {
         Ok(claim)
     }
 
-    async fn settle(&self, settlements: &[Settlement], _: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let now = self.0.clock.now();
         let mut rows = self.0.lock();
         let drain = rows.drain;

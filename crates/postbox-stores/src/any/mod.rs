@@ -64,8 +64,6 @@ pub struct StoreSettings {
     pub single_active: bool,
     /// The relay's name, for people.
     pub name: String,
-    /// After how long without a sign of life the active relay loses its place.
-    pub leader_ttl: Duration,
     /// How rows are claimed.
     pub strategy: Strategy,
     /// In what order events are delivered.
@@ -79,9 +77,8 @@ pub struct StoreSettings {
 impl StoreSettings {
     /// Tells a store all that every database knows of.
     fn tell<O>(self, store: StoreBuilder<O>) -> StoreBuilder<O> {
-        let Self { single_active, name, leader_ttl, strategy: _, order, history, tenants } = self;
-        let store = store.single_active(single_active).name(name).leader_ttl(leader_ttl);
-        store.order(order).history(history).tenants(tenants)
+        let Self { single_active, name, strategy: _, order, history, tenants } = self;
+        store.single_active(single_active).name(name).order(order).history(history).tenants(tenants)
     }
 }
 

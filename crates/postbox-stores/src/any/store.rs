@@ -64,8 +64,8 @@ impl Store for AnyStore {
         each!(self, store => async store.claim(request))
     }
 
-    async fn settle(&self, settlements: &[Settlement], admit: usize) -> Result<Settled, StoreError> {
-        each!(self, store => async store.settle(settlements, admit))
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        each!(self, store => async store.settle(settlements))
     }
 
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {

@@ -11,10 +11,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::error::classify;
-use super::owner;
 use super::reading::{ATTEMPTS, AVAILABLE_AT, BYTES, Batch, LOCKED, Limits};
 use super::store::Inner;
 use crate::cursor::{Cursor, Key};
+use crate::owned;
 use crate::row::Cells as _;
 
 /// What was read ahead is not used when it is older than this.
@@ -82,7 +82,7 @@ impl Inner {
 
     /// Rows that were looked at, decoded; none if they cannot be.
     fn decoded(&self, rows: &[MySqlRow], epoch: i64, more: bool) -> Option<Batch> {
-        let (token, mut batch) = (owner::token(epoch), Batch::default());
+        let (token, mut batch) = (owned::token(epoch), Batch::default());
         let limits = Limits { share: usize::MAX, bytes: usize::MAX, attempts: i32::MAX };
         for row in rows {
             batch.take_in(row, &self.label, &token, limits, |_| false).ok()?;

@@ -82,7 +82,7 @@ impl Inner {
             };
             self.renew_lead(lead, opened).await?;
         } else {
-            self.show_sharing(state, opened).await?;
+            self.show_sharing(state, opened, request.poll_interval).await?;
         }
         let (standing, paused, mark) = self.look_at_gate(opened).await?;
         // Of a round that takes several claims, the first: what commits into what was looked at is news.
@@ -189,6 +189,9 @@ impl Inner {
     }
 }
 
+/// As many rows are looked at by one claim: they are locked by a list of arguments, and a statement takes 65,535 of them.
+const MOST: usize = 16_384;
+
 async fn pick(
     cursor: &mut Cursor,
     connection: &mut MySqlConnection,
@@ -209,6 +212,7 @@ async fn pick(
         ClaimMode::Probe(topics) => (&statements.pick_probe, Condition::only(topics, &request.spent)),
     };
     let rows = request.limit.saturating_mul(if request.mode == ClaimMode::Waiting { shared } else { 1 });
+    let rows = rows.min(MOST.max(request.limit));
     let query = sqlx::query(AssertSqlSafe(condition.fill(sql)))
         .bind(at(from.0))
         .bind(at(from.0))

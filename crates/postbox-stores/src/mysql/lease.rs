@@ -2,7 +2,7 @@
 
 use futures_util::TryStreamExt as _;
 use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest, Token};
-use postbox_core::{Code, StoreError, StoreErrorKind};
+use postbox_core::{StoreError, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::clause::{bind_list, with_list};
@@ -10,6 +10,7 @@ use super::clock::span;
 use super::error::within;
 use super::link::{OPERATION_LIMIT, Taken, Tries};
 use super::store::{Inner, Opened};
+use crate::gate::no_answer_in;
 use crate::row::{self, COLUMNS, Times as _};
 use crate::seen::Candidate;
 use crate::sequenced::{Content, Unreadable};
@@ -17,15 +18,15 @@ use crate::sequenced::{Content, Unreadable};
 /// A row that is locked.
 pub(super) struct Locked {
     pub(super) content: Content,
-    /// As many as it has had.
+    /// Attempts made so far.
     pub(super) attempts: i64,
     /// When, by the database's clock.
     pub(super) at: i64,
 }
 
 impl Locked {
-    /// As many as it has had when it is leased.
-    pub(super) fn attempts_then(&self) -> i64 {
+    /// The same, counting the one that it is leased for.
+    pub(super) fn attempts_with_this(&self) -> i64 {
         self.attempts.max(0) + 1
     }
 
@@ -79,7 +80,7 @@ impl Inner {
                 claim.buried.push(row.buried());
                 continue;
             }
-            let (at, attempts) = (row.at, row.attempts_then());
+            let (at, attempts) = (row.at, row.attempts_with_this());
             row.content.leased(&token, at, attempts, None, claim);
         }
         claim.rows.sort_unstable_by_key(|row| row.delivery.meta.sequence);
@@ -154,7 +155,7 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let (exhausted, rows): (Vec<&Locked>, Vec<&Locked>) =
             rows.iter().partition(|row| row.attempts >= i64::from(request.max_attempts));
-        let error = format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts);
+        let error = no_answer_in(request.max_attempts);
         let (lease, bury) = (&opened.statements.lease, &opened.statements.bury);
         for (rows, sql, text) in [(exhausted, bury, error), (rows, lease, token.to_string())] {
             if rows.is_empty() {

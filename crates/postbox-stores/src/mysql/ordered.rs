@@ -151,7 +151,7 @@ impl Inner {
                 ahead.settled(row.sequence, Fate::Lost, now);
                 continue;
             };
-            let (at, attempts) = (locked.at, locked.attempts_then());
+            let (at, attempts) = (locked.at, locked.attempts_with_this());
             if locked.attempts >= i64::from(request.max_attempts) {
                 claim.buried.push(locked.buried());
                 ahead.settled(row.sequence, Fate::Dead, now);

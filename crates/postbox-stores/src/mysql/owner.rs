@@ -1,4 +1,4 @@
-//! Ownership: the active relay reads its table and writes no claim. What it has in flight, its window, stands in `postbox_window`, so
+//! ④ ⑥ Ownership: the active relay reads its table and writes no claim. What it has in flight, its window, stands in `postbox_window`, so
 //! that a successor knows it; the relay's row is the fence of every settle.
 //!
 //! Rows that are locked are left alone: hot ones belong to the process that wrote them, and those whose lease ran out, or
@@ -23,33 +23,10 @@ use super::store::Inner;
 use super::window::Window;
 use crate::cursor::Key;
 use crate::history::Sent;
+use crate::owned::{epoch_of, is_owned, needs_no_write};
 use crate::row::Cells as _;
 use crate::sequenced::{fence, sequence_of};
 use crate::table::Template;
-
-/// What every token of an owner starts with; the epoch follows.
-const OWNED: &str = "own/";
-
-/// Whether a row was read by its owner and not leased.
-pub(super) fn is_owned(lease: &Lease) -> bool {
-    lease.token.starts_with(OWNED)
-}
-
-/// The token of an owner's rows.
-pub(super) fn token(epoch: i64) -> Token {
-    format!("{OWNED}{epoch}").into()
-}
-
-/// The epoch that a row was read in.
-fn epoch_of(token: &str) -> i64 {
-    token.strip_prefix(OWNED).and_then(|epoch| epoch.parse().ok()).unwrap_or(-1)
-}
-
-/// A row that nobody has to write anything for: it was only read.
-fn needs_no_write(settlement: &Settlement) -> bool {
-    settlement.sinks_done.is_empty()
-        && matches!(settlement.verdict, Verdict::Release { after: None, reason: None })
-}
 
 /// The rows of a reign that all arrived, by the attempts that they had before; none if some did not.
 fn all_arrived(settlements: &[&Settlement]) -> Option<BTreeMap<i32, Vec<i64>>> {
@@ -129,24 +106,25 @@ impl Inner {
         own: &Own,
         settlements: Vec<&Settlement>,
     ) -> Result<Vec<Uuid>, StoreError> {
-        let (unwritten, rest): (Vec<_>, Vec<_>) = settlements.into_iter().partition(|s| needs_no_write(s));
-        self.let_go(unwritten.iter().map(|s| &s.lease));
         // Rows of one reign have one fence.
         let mut reigns: BTreeMap<&str, Vec<&Settlement>> = BTreeMap::new();
-        for settlement in rest {
+        for settlement in settlements.iter().copied().filter(|s| !needs_no_write(s)) {
             reigns.entry(&settlement.lease.token).or_default().push(settlement);
         }
         let mut lost = Vec::new();
-        for (before, (token, settlements)) in reigns.into_iter().enumerate() {
-            let part = self.settle_reign(own, epoch_of(token), &settlements).await.inspect_err(|_| {
+        for (before, (token, settlements)) in reigns.iter().enumerate() {
+            let part = self.settle_reign(own, epoch_of(token), settlements).await.inspect_err(|_| {
                 // What was settled before it comes again, and is as it was left then.
                 if before > 0 {
                     self.unsure.store(true, Ordering::Relaxed);
                 }
             })?;
-            self.let_go(settlements.iter().map(|s| &s.lease));
             lost.extend(part);
         }
+        self.unsure.store(false, Ordering::Relaxed);
+        // When nothing of it comes again, and not before: what is in flight no more may be read at once, and a settle that is
+        // repeated would end its next flight.
+        self.let_go(settlements.iter().map(|s| &s.lease));
         Ok(lost)
     }
 
@@ -167,7 +145,6 @@ impl Inner {
             match settled {
                 Ok(Some(lost)) => {
                     link.keep();
-                    self.unsure.store(false, Ordering::Relaxed);
                     return Ok(lost);
                 }
                 // Some were not as they had been read: which, is for the longer way to find out.
@@ -267,16 +244,25 @@ impl Inner {
 
     /// Which of an owner's rows are another's by now: all of a reign that is over.
     pub(super) async fn lost_reigns(&self, own: &Own, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
-        let Some(first) = leases.first() else { return Ok(leases) };
-        let token = first.token.clone();
+        if leases.is_empty() {
+            return Ok(leases);
+        }
+        // Of one reign, or of two: what ran when the last one ended may still run.
+        let mut reigns: Vec<(Token, bool)> = Vec::new();
         let mut link = self.settles.take().await?;
-        let mine = sqlx::query_scalar::<_, bool>(AssertSqlSafe(own.is_mine.as_str()))
-            .bind(&self.settings.holder)
-            .bind(epoch_of(&token))
-            .fetch_one(&mut link.connection);
-        let mine = within(OPERATION_LIMIT, mine).await?;
+        for lease in &leases {
+            if reigns.iter().any(|(token, _)| *token == lease.token) {
+                continue;
+            }
+            let mine = sqlx::query_scalar::<_, bool>(AssertSqlSafe(own.is_mine.as_str()))
+                .bind(&self.settings.holder)
+                .bind(epoch_of(&lease.token))
+                .fetch_one(&mut link.connection);
+            reigns.push((lease.token.clone(), within(OPERATION_LIMIT, mine).await?));
+        }
         link.keep();
-        let lost: Vec<Lease> = leases.into_iter().filter(|lease| !mine || lease.token != token).collect();
+        let gone = |lease: &Lease| reigns.iter().any(|(token, mine)| !mine && *token == lease.token);
+        let lost: Vec<Lease> = leases.into_iter().filter(gone).collect();
         self.let_go(&lost);
         Ok(lost)
     }

@@ -17,11 +17,11 @@ use super::clause::{bind_list, with_list};
 use super::clock::{at, span};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken};
-use super::owner;
 use super::owner::Own;
 use super::store::{Inner, Opened};
 use super::topics::Condition;
 use crate::cursor::{Cursor, Key, START};
+use crate::owned;
 use crate::ranges::Ranges;
 use crate::row::{self, COLUMNS, Cells as _, Times as _};
 use crate::seen::Candidate;
@@ -33,7 +33,7 @@ pub(super) const LOCKED: usize = COLUMNS + 2;
 pub(super) const BYTES: usize = COLUMNS + 3;
 pub(super) const AVAILABLE_AT: usize = 5;
 
-/// After that was in vain, since one of the rows could not simply go, so many claims read by themselves.
+/// After reading ahead was wasted, because one of the rows could not simply go, this many claims read by themselves.
 const WARY: u32 = 20;
 
 /// More than so many rows that are in flight are not named in a statement: they are read, and left out then.
@@ -167,7 +167,7 @@ impl Inner {
         own: &Own,
         request: &ClaimRequest,
     ) -> Result<Claim, StoreError> {
-        let Some(epoch) = state.lead.as_ref().map(|lead| lead.epoch) else { return Ok(standby()) };
+        let Some(epoch) = state.lead.as_ref().map(|lead| lead.epoch) else { return Ok(owned::standby()) };
         state.wary = state.wary.saturating_sub(1);
         let mut link = self.claims.take().await?;
         let batch = self.read_own(&mut state.cursor, &mut link, own, epoch, request).await?;
@@ -222,7 +222,7 @@ impl Inner {
         request: &ClaimRequest,
         batch: Batch,
     ) -> Result<Claim, StoreError> {
-        let Some(epoch) = state.lead.as_ref().map(|lead| lead.epoch) else { return Ok(standby()) };
+        let Some(epoch) = state.lead.as_ref().map(|lead| lead.epoch) else { return Ok(owned::standby()) };
         {
             let mut window = self.window();
             for key in &batch.rows {
@@ -280,7 +280,7 @@ impl Inner {
         };
         // Asked now: what is settled during the read was in flight.
         let (known, end) = (Ranges::of(&self.window().bounds()), self.end());
-        let (token, limits) = (owner::token(epoch), Limits::of(request));
+        let (token, limits) = (owned::token(epoch), Limits::of(request));
         let rows = self.look_behind(link, own, from, request).await?;
         let mut batch = Batch::default();
         for row in &rows {
@@ -356,8 +356,4 @@ impl Inner {
         batch.rows.retain(|(_, sequence)| !missing.contains(sequence));
         Ok(())
     }
-}
-
-fn standby() -> Claim {
-    Claim { standing: Standing::Standby, ..Claim::default() }
 }

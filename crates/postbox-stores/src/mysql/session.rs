@@ -63,7 +63,7 @@ pub(super) fn text(row: &MySqlRow, place: usize) -> Result<String, sqlx::Error> 
     Ok(String::from_utf8_lossy(&row.try_get::<Vec<u8>, _>(place)?).into_owned())
 }
 
-/// What the server's number for an error means to who records a message.
+/// What the server's number for an error means to whoever records a message.
 pub(crate) fn trouble(number: u16) -> InboxTrouble {
     match number {
         DEADLOCK | LOCK_WAIT => InboxTrouble::Conflict,

@@ -133,7 +133,7 @@ impl Store for MySqlStore {
         self.0.claim(request).await
     }
 
-    async fn settle(&self, settlements: &[Settlement], _admit: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         self.0.settle(settlements).await
     }
 

@@ -1,6 +1,6 @@
 //! How relays of a table make sure that rows are their own, and that all of them do it in the same way.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use postbox_core::{Order, StoreError, TableName};
 use sqlx::{AssertSqlSafe, MySqlConnection};
@@ -17,7 +17,7 @@ use crate::strategy::check_others;
 /// Whether the relay of such a table owns it.
 ///
 /// # Errors
-/// When it shall and cannot.
+/// When ownership is asked for and not possible.
 pub(super) fn owns(settings: &Settings, table: &TableName, owners: bool) -> Result<bool, StoreError> {
     let obstacle = if settings.tenants.fair {
         Some("tenants share it (fair_tenants), and their rows are leased: leave claim at \"auto\"".to_owned())
@@ -56,8 +56,10 @@ impl Inner {
         &self,
         state: &mut ClaimState,
         opened: &Opened,
+        poll_interval: Duration,
     ) -> Result<(), StoreError> {
-        let recent = |shown: Instant| shown.elapsed() < self.settings.leader_ttl / 3;
+        let ttl = self.settings.ttl_for(poll_interval);
+        let recent = |shown: Instant| shown.elapsed() < ttl / 3;
         let Some(owners) = &opened.statements.owners else { return Ok(()) };
         if state.shown.is_some_and(recent) {
             return Ok(());
@@ -65,7 +67,7 @@ impl Inner {
         let (now, mut link) = (Instant::now(), self.claims.take().await?);
         let show = sqlx::query(AssertSqlSafe(owners.share.as_str()))
             .bind(&self.settings.holder)
-            .bind(span(self.settings.leader_ttl))
+            .bind(span(ttl))
             .bind(&opened.key)
             .execute(&mut link.connection);
         within(OPERATION_LIMIT, show).await?;

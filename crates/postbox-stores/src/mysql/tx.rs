@@ -1,9 +1,9 @@
-//! Enqueue in a transaction, whatever the driver.
+//! ② Enqueue in a transaction, whatever the driver.
 
 use std::collections::HashMap;
 
 use postbox_core::{
-    Availability, Enqueued, EventId, Inserted, Insertion, Json, OutboxTx, Receipt, Record, TableName,
+    Availability, Enqueued, EventId, Fields, Inserted, Insertion, Json, OutboxTx, Receipt, Record, TableName,
 };
 use sqlx::{MySql, Transaction};
 use uuid::Uuid;
@@ -57,7 +57,13 @@ pub(crate) async fn insert<S: Session<MySql>>(
 
 fn fits(records: &[Record]) -> bool {
     let bytes = |record: &Record| {
-        record.payload.len() + record.metadata.as_ref().map_or(0, |metadata| metadata.as_str().len())
+        let Fields { headers, schema_id, routing_key, traceparent, tracestate, .. } = &**record;
+        let texts = [schema_id, routing_key, traceparent, tracestate].into_iter().flatten().map(String::len);
+        let texts = texts.chain(record.metadata.iter().map(|metadata| metadata.as_str().len()));
+        let texts =
+            texts.chain(record.aggregate.iter().map(|aggregate| aggregate.kind.len() + aggregate.id.len()));
+        let texts = texts.chain(headers.iter().map(|(name, value)| name.len() + value.len()));
+        record.payload.len() + texts.sum::<usize>()
     };
     records.len() == 1 || records.iter().map(bytes).sum::<usize>() <= CHUNK_BYTES
 }

@@ -11,11 +11,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::claim::Position;
-use super::owner::InFlight;
 use super::reading::Batch;
 use super::store::Inner;
 use super::strands::FIRST_STRAND;
 use super::view::Sight;
+use super::window::InFlight;
 
 /// What was read ahead is not used when it is older than this.
 const FRESH: Duration = Duration::from_millis(500);
@@ -31,7 +31,7 @@ const SOON: Duration = Duration::from_millis(50);
 /// In order, reads are of fewer, and so many wait to be taken.
 pub(super) const MOST_IN_ORDER: usize = 2;
 
-/// After that was in vain, since one of the rows could not simply go, so many reads are of one batch.
+/// After reading several batches at once was wasted, because one of the rows could not simply go, this many reads are of one batch.
 const WARY: u32 = 50;
 
 /// A batch that was read before it was asked for, and under what conditions.

@@ -25,13 +25,6 @@ impl PgStoreBuilder {
         self
     }
 
-    /// Where to reach the database itself, if the other address is a transaction pooler (`OUTBOX_DIRECT_URL`): all
-    /// connections of the relay go there.
-    pub fn direct(mut self, options: PgConnectOptions) -> Self {
-        self.options = options;
-        self
-    }
-
     /// Makes the store; nothing is connected yet.
     pub fn build(self) -> PgStore {
         let (options, settings) = self.finish();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt as _;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Standing, Token};
-use postbox_core::{Code, Layout, StoreError, StoreErrorKind, Topic};
+use postbox_core::{Layout, StoreError, StoreErrorKind, Topic};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
@@ -25,7 +25,7 @@ use super::unreadable::is_about_data;
 use super::wake::Wake;
 use crate::cursor::{Cursor, Key, START};
 use crate::cursors::{Others, end};
-use crate::gate::{no_relay_row, standing};
+use crate::gate::{no_answer_in, no_relay_row, standing};
 
 /// Where a claim tenant by tenant says how far it has come.
 const RING: usize = row::FIRST + row::COLUMNS;
@@ -119,7 +119,6 @@ impl Inner {
                 state.lead = self.take_lead(&mut link.connection, opened, request.poll_interval).await?;
             }
             let Some(lead) = &mut state.lead else {
-                self.dispossessed();
                 // Also says so if there is no row to stand by for.
                 let gate = self.look_at_gate(&mut link.connection, opened).await?;
                 link.keep().await?;
@@ -130,7 +129,7 @@ impl Inner {
             };
             self.renew_lead(lead, &mut link.connection, opened).await?;
         } else {
-            self.show_sharing(&mut state, &mut link.connection, opened).await?;
+            self.show_sharing(&mut state, &mut link.connection, opened, request.poll_interval).await?;
         }
         let mut batch = match request.limit {
             0 => Batch::of(self.look_at_gate(&mut link.connection, opened).await?),
@@ -249,7 +248,7 @@ impl Inner {
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
             .bind(token.to_string())
-            .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts));
+            .bind(no_answer_in(request.max_attempts));
         let query = if apart.is_some() {
             let (whole, parts) = topics::crowding(&request.crowding);
             query.bind(whole).bind(parts)

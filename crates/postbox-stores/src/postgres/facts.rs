@@ -27,7 +27,8 @@ pub(super) struct Facts<'r> {
     pub(super) traceparent: Option<&'r str>,
     pub(super) tracestate: Option<&'r str>,
     /// Sinks that have the event already.
-    pub(super) sinks_done: Vec<String>,
+    /// A JSON array.
+    pub(super) sinks_done: Option<&'r [u8]>,
 }
 
 impl<'r> Facts<'r> {
@@ -55,7 +56,7 @@ impl<'r> Facts<'r> {
             metadata: fields.text()?,
             traceparent: fields.text()?,
             tracestate: fields.text()?,
-            sinks_done: fields.texts()?,
+            sinks_done: fields.next()?,
         })
     }
 }
@@ -80,12 +81,6 @@ impl<'r> Fields<'r> {
     fn text(&mut self) -> Result<Option<&'r str>, sqlx::Error> {
         let text = self.next()?.map(str::from_utf8).transpose();
         text.map_err(|error| sqlx::Error::Decode(Box::new(error)))
-    }
-
-    /// A JSON array.
-    fn texts(&mut self) -> Result<Vec<String>, sqlx::Error> {
-        let texts = self.next()?.map(serde_json::from_slice).transpose();
-        texts.map(Option::unwrap_or_default).map_err(|error| sqlx::Error::Decode(Box::new(error)))
     }
 
     fn number<const BYTES: usize>(&mut self) -> Result<Option<[u8; BYTES]>, sqlx::Error> {

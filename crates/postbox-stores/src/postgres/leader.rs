@@ -68,6 +68,7 @@ impl Inner {
             left_behind,
             "active relay"
         );
+        self.reigns(epoch);
         Ok(Some(Lead { renewed, ttl, epoch }))
     }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use futures_util::TryStreamExt as _;
 use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Claimed, OnDead, Token};
-use postbox_core::{Code, StoreError, StoreErrorKind};
+use postbox_core::{StoreError, StoreErrorKind};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row as _};
@@ -21,7 +21,7 @@ use super::statements;
 use super::store::{Inner, Opened};
 use super::strands::{FIRST_STRAND, HEADS_LOOKED_AT, Round, Seen};
 use super::topics::{self, REMAINS};
-use crate::gate::{no_relay_row, standing};
+use crate::gate::{no_answer_in, no_relay_row, standing};
 use crate::table::Template;
 
 /// No event has this sequence.
@@ -227,7 +227,7 @@ impl Inner {
             .bind(i64::try_from(request.max_bytes).unwrap_or(i64::MAX))
             .bind(request.max_attempts)
             .bind(token.to_string())
-            .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts))
+            .bind(no_answer_in(request.max_attempts))
             .bind(HEADS_LOOKED_AT)
             .bind(Round::longest_run(request.limit));
         let brought = self.bring(connection, query, &token, request).await;

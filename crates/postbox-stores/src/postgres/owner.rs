@@ -1,16 +1,14 @@
-//! Ownership: the active relay reads its table and writes no claim. What it has in flight, its window, stands in its row of
+//! ④ ⑥ Ownership: the active relay reads its table and writes no claim. What it has in flight, its window, stands in its row of
 //! `postbox_relay`, so that a successor knows it; that row is also the fence of every settle.
 //!
 //! Rows that are locked are left alone: hot ones belong to the process that wrote them, and those whose lease ran out, or
 //! that a predecessor left behind, are claimed one by one, by lease.
 
-use std::collections::hash_map::Entry;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
 
-use postbox_core::hash::RowMap;
-use postbox_core::store::{Buried, Claim, Lease, Settlement, Standing, Token, Verdict};
-use postbox_core::{Code, EventId, StoreError};
+use postbox_core::store::{Buried, Lease, Settlement, Standing, Verdict};
+use postbox_core::{EventId, StoreError};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{PgConnection, Postgres, Row as _};
@@ -24,87 +22,10 @@ use super::settling::Verdicts;
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use super::topics;
-use crate::cursor::{Key, START};
-use crate::gate::standing;
-use crate::keys::Keys;
-
-/// What every token of an owner starts with; the epoch follows.
-const OWNED: &str = "own/";
-
-/// The rows that are in flight.
-#[derive(Debug, Default)]
-pub(super) struct Window {
-    /// By id, with the epoch that they were read in.
-    rows: RowMap<Uuid, (i64, Spot)>,
-    /// Those of all of them.
-    pub(super) keys: Keys,
-    pub(super) strands: InFlight,
-}
-
-/// How many rows of a strand are in flight, where order is kept.
-pub(super) type InFlight = RowMap<i64, usize>;
-
-/// Where a row that is in flight stands in the order of reading, in its table, and in the order of delivery.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Spot {
-    pub(super) key: Key,
-    pub(super) place: Place,
-    /// Where order is kept. Nothing more is read of a strand that has something in flight: the relay may be about to give that back,
-    /// and then it must get the first one again, and not what follows it.
-    pub(super) strand: Option<i64>,
-}
-
-impl Window {
-    /// Whether a row is in flight.
-    pub(super) fn has(&self, row: &Uuid) -> bool {
-        self.rows.contains_key(row)
-    }
-
-    fn put(&mut self, epoch: i64, row: Uuid, spot: Spot) {
-        self.keys.add(spot.key);
-        if let Some(strand) = spot.strand {
-            *self.strands.entry(strand).or_default() += 1;
-        }
-        if let Some((_, before)) = self.rows.insert(row, (epoch, spot)) {
-            self.forget(before);
-        }
-    }
-
-    /// A row that was read in this epoch has left it; one that was read again since then has not.
-    fn remove(&mut self, epoch: i64, row: Uuid) {
-        if let Entry::Occupied(entry) = self.rows.entry(row)
-            && entry.get().0 == epoch
-        {
-            let (_, spot) = entry.remove();
-            self.forget(spot);
-        }
-    }
-
-    fn forget(&mut self, Spot { key, strand, .. }: Spot) {
-        self.keys.remove(key);
-        if let Some(Entry::Occupied(mut rows)) = strand.map(|strand| self.strands.entry(strand)) {
-            *rows.get_mut() -= 1;
-            if *rows.get() == 0 {
-                rows.remove();
-            }
-        }
-    }
-}
-
-/// Whether a row was read by its owner and not leased.
-pub(super) fn is_owned(lease: &Lease) -> bool {
-    lease.token.starts_with(OWNED)
-}
-
-/// The token of an owner's rows.
-pub(super) fn token(epoch: i64) -> Token {
-    format!("{OWNED}{epoch}").into()
-}
-
-/// The epoch that a row was read in.
-fn epoch(lease: &Lease) -> i64 {
-    lease.token.strip_prefix(OWNED).and_then(|epoch| epoch.parse().ok()).unwrap_or(-1)
-}
+use super::window::{Spot, Window};
+use crate::cursor::START;
+use crate::gate::{no_answer_in, standing};
+use crate::owned::{epoch_of, is_owned};
 
 impl Inner {
     pub(super) fn window(&self) -> MutexGuard<'_, Window> {
@@ -122,7 +43,7 @@ impl Inner {
     pub(super) fn let_go<'a>(&self, leases: impl IntoIterator<Item = &'a Lease>) {
         let mut window = self.window();
         for lease in leases.into_iter().filter(|lease| is_owned(lease)) {
-            window.remove(epoch(lease), lease.row);
+            window.remove(epoch_of(&lease.token), lease.row);
         }
     }
 
@@ -134,9 +55,10 @@ impl Inner {
         }
     }
 
-    /// Another relay has the table.
-    pub(super) fn dispossessed(&self) {
-        *self.window() = Window::default();
+    /// This relay reigns, in this epoch: what it read in another one is not in flight for it. What it reads no more because its session
+    /// is gone stays where it is until then: it may come back to its own place, and what ran meanwhile must not be read again.
+    pub(super) fn reigns(&self, epoch: i64) {
+        self.window().keep(epoch);
     }
 
     /// Rows are about to be in flight: nobody reads them any more.
@@ -169,10 +91,7 @@ impl Inner {
         let standing = written.await;
         match standing {
             Ok(Standing::Active) => {}
-            Ok(Standing::Standby) => self.dispossessed(),
-            Ok(Standing::Paused) | Err(_) => {
-                self.let_go_of(reign.epoch, rows);
-            }
+            Ok(Standing::Standby | Standing::Paused) | Err(_) => self.let_go_of(reign.epoch, rows),
         }
         standing
     }
@@ -217,7 +136,7 @@ impl Inner {
         let bury = opened
             .query(&own.bury)
             .bind(rows)
-            .bind(format!("{}: no answer in {max_attempts} attempts", Code::Exhausted))
+            .bind(no_answer_in(max_attempts))
             .bind(max_attempts)
             .fetch_all(connection);
         let read = |row: &PgRow| -> Result<Buried, sqlx::Error> {
@@ -242,7 +161,9 @@ impl Inner {
         let Verdicts { numbers, waits, errors, failures } = Verdicts::of(settlements);
         let query = opened.query(&own.settle).bind(ids).bind(attempts).bind(numbers).bind(waits);
         let query = query.bind(errors).bind(failures).bind(&opened.key).bind(&self.settings.holder);
-        query.bind(settlements.first().map_or(-1, |s| epoch(&s.lease))).bind(topics::confirmed(settlements))
+        query
+            .bind(settlements.first().map_or(-1, |s| epoch_of(&s.lease.token)))
+            .bind(topics::confirmed(settlements))
     }
 
     /// The settle of rows that all arrived at the same attempt, in one epoch, where they were read. Answers those that are not
@@ -264,7 +185,7 @@ impl Inner {
         rows.sort_unstable_by_key(|(id, _)| *id);
         let (ids, places): (Vec<Uuid>, Vec<Option<Place>>) = rows.into_iter().unzip();
         let query = opened.query(&own.settle_delivered).bind(&ids).bind(lease.attempts);
-        let query = query.bind(&opened.key).bind(&self.settings.holder).bind(epoch(lease));
+        let query = query.bind(&opened.key).bind(&self.settings.holder).bind(epoch_of(&lease.token));
         let query = if opened.pooled { query.bind(place::literal(&places)) } else { query.bind(places) };
         let settled = within(OPERATION_LIMIT, query.execute(&mut *connection)).await?.rows_affected();
         if settled == settlements.len() as u64 {
@@ -289,7 +210,7 @@ impl Inner {
             .scalar::<bool>(&own.is_mine)
             .bind(&opened.key)
             .bind(&self.settings.holder)
-            .bind(epoch(lease))
+            .bind(epoch_of(&lease.token))
             .fetch_one(connection);
         within(OPERATION_LIMIT, mine).await
     }
@@ -302,15 +223,4 @@ pub(super) fn are_alike(settlements: &[&Settlement]) -> bool {
         s.verdict == Verdict::Delivered && s.lease.attempts == first.attempts && s.lease.token == first.token
     };
     is_owned(first) && settlements.iter().all(same)
-}
-
-/// A row that nobody has to write anything for: it was only read.
-pub(super) fn needs_no_write(settlement: &Settlement) -> bool {
-    is_owned(&settlement.lease)
-        && settlement.sinks_done.is_empty()
-        && matches!(settlement.verdict, Verdict::Release { after: None, reason: None })
-}
-
-pub(super) fn standby() -> Claim {
-    Claim { standing: Standing::Standby, ..Claim::default() }
 }

@@ -12,11 +12,12 @@ use uuid::Uuid;
 
 use super::beside::{Ahead, Found, MOST, MOST_IN_ORDER, Waiting, read_beside};
 use super::claim::{ClaimState, Position};
-use super::owner::{self, Spot};
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use super::view::Sight;
+use super::window::Spot;
 use crate::gate::{no_relay_row, standing};
+use crate::owned;
 use crate::ranges::Ranges;
 
 /// What one read found.
@@ -150,15 +151,14 @@ impl Inner {
         request: &ClaimRequest,
     ) -> Result<Batch, StoreError> {
         let reign = state.lead.as_ref().and_then(|lead| Reign::of(opened, lead.epoch, lead.ttl));
-        let Some(reign) = reign else { return Ok(Batch::of(owner::standby())) };
+        let Some(reign) = reign else { return Ok(Batch::of(owned::standby())) };
         let mut suspects = false;
         loop {
             let mut batch = self.read_batch(&mut state.at, connection, reign, request).await?;
             let (paused, mine) = batch.gate.ok_or_else(|| no_relay_row(&self.label, &opened.key))?;
             (batch.claim.standing, batch.claim.paused) = (standing(paused, mine), paused);
             if batch.claim.standing == Standing::Standby {
-                self.dispossessed();
-                return Ok(Batch::of(owner::standby()));
+                return Ok(Batch::of(owned::standby()));
             }
             if !batch.exhausted.is_empty() {
                 let (rows, max) = (&batch.exhausted, request.max_attempts);
@@ -219,7 +219,7 @@ impl Inner {
     ) -> Result<Batch, StoreError> {
         let asked = Instant::now();
         let reign = state.lead.as_ref().and_then(|lead| Reign::of(opened, lead.epoch, lead.ttl));
-        let Some(reign) = reign else { return Ok(Batch::of(owner::standby())) };
+        let Some(reign) = reign else { return Ok(Batch::of(owned::standby())) };
         self.reserve(reign.epoch, &batch);
         if let Some(reading) = &mut state.reading {
             reading.known.extend(batch.rows.iter().map(|(_, spot)| spot.key.1).collect());
@@ -256,7 +256,7 @@ impl Inner {
         let mut link = self.claims.take().await?;
         self.unlock(&mut link.connection, opened).await?;
         link.keep().await?;
-        Ok(Batch::of(owner::standby()))
+        Ok(Batch::of(owned::standby()))
     }
 
     /// One read; none if it is not for a reader. `waiting` are strands of which something was read that is not yet known to be in

@@ -67,6 +67,9 @@ impl<'a> Reader<'a> {
         let undecodable = |lease, reason| {
             Ok(Some(Found::Undecodable(Undecodable { lease, topic: topic.to_owned(), event_id, reason })))
         };
+        let Ok(sinks_done) = facts.sinks_done.map(serde_json::from_slice).transpose() else {
+            return undecodable(lease, "sinks_done is not a list of texts".to_owned());
+        };
         let (headers, topic) = match parsed {
             (Ok(headers), Ok(topic)) => (headers, topic),
             (Err(reason), _) => return undecodable(lease, reason),
@@ -99,7 +102,7 @@ impl<'a> Reader<'a> {
             delivery: Box::new(Delivery { meta, payload, destination: None }),
             age: (since - created_at.max(available_at)).try_into().unwrap_or_default(),
             strand: None,
-            sinks_done: facts.sinks_done,
+            sinks_done: sinks_done.unwrap_or_default(),
         })))
     }
 

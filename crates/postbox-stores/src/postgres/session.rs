@@ -74,7 +74,7 @@ fn bound(statement: Statement<'_, Postgres>) -> Query<'_, Postgres, PgArguments>
     })
 }
 
-/// What the database's own code for an error means to who records a message.
+/// What the database's own code for an error means to whoever records a message.
 pub(crate) fn trouble(sqlstate: &str) -> InboxTrouble {
     match sqlstate {
         // In a transaction that has failed.

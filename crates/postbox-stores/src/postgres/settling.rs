@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use postbox_core::redact::Summary;
-use postbox_core::store::{Lease, Settled, Settlement, Verdict};
+use postbox_core::store::{Lease, Settled, Settlement, Token, Verdict};
 use postbox_core::{Layout, StoreError, StoreErrorKind};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -16,23 +16,40 @@ use uuid::Uuid;
 
 use super::error::{classify, sqlstate, within};
 use super::link::OPERATION_LIMIT;
-use super::owner::{are_alike, is_owned, needs_no_write};
+use super::owner::are_alike;
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use super::topics;
+use crate::owned::{is_owned, needs_no_write};
 
 impl Inner {
     pub(super) async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
+        let settled = self.settle_all(opened, settlements).await;
+        match &settled {
+            Ok(_) => self.unsure.store(false, Ordering::Relaxed),
+            // A refusal is an answer, though none to what was asked before it: only a lost one leaves a result unknown.
+            Err(error) if error.kind() == StoreErrorKind::Connection => {
+                self.unsure.store(true, Ordering::Relaxed);
+            }
+            Err(_) => {}
+        }
+        let settled = settled?;
+        // When nothing of it comes again, and not before: what is in flight no more may be read at once, and a settle that is
+        // repeated would end its next flight.
+        self.let_go(settlements.iter().map(|s| &s.lease).filter(|lease| !settled.busy.contains(&lease.row)));
+        Ok(settled)
+    }
+
+    async fn settle_all(&self, opened: &Opened, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let mut settled = Settled::default();
         let all: Vec<&Settlement> = settlements.iter().collect();
         if are_alike(&all) {
             return self.settle_group(opened, all).await;
         }
-        let (unwritten, rest): (Vec<_>, Vec<_>) = all.into_iter().partition(|s| needs_no_write(s));
-        self.let_go(unwritten.iter().map(|s| &s.lease));
+        let rest = all.into_iter().filter(|s| !needs_no_write(s));
         // Rows of one token are settled by one statement.
-        let (owned, leased): (Vec<_>, Vec<_>) = rest.into_iter().partition(|s| is_owned(&s.lease));
+        let (owned, leased): (Vec<_>, Vec<_>) = rest.partition(|s| is_owned(&s.lease));
         let mut groups: HashMap<&str, Vec<&Settlement>> = HashMap::new();
         for settlement in owned {
             groups.entry(&*settlement.lease.token).or_default().push(settlement);
@@ -76,22 +93,18 @@ impl Inner {
             Ok(settled) => link.keep().await.map(|()| settled),
             Err(error) => Err(error),
         };
-        // A refusal is an answer: only a lost one leaves the result unknown.
-        let unknown = settled.as_ref().is_err_and(|error| error.kind() == StoreErrorKind::Connection);
-        self.unsure.store(unknown, Ordering::Relaxed);
         let settled = settled?;
         // Only what changed something was written, and waited for the disk.
         if sure && settled.lost.len() + settled.busy.len() < settlements.len() {
             self.durable.up_to(begun);
         }
-        let done = || settlements.iter().map(|s| &s.lease).filter(|lease| !settled.busy.contains(&lease.row));
         if opened.layout == Layout::Bare {
             let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
-            for lease in done() {
+            let leases = settlements.iter().map(|s| &s.lease);
+            for lease in leases.filter(|lease| !settled.busy.contains(&lease.row)) {
                 renewed.remove(&(lease.row, lease.since));
             }
         }
-        self.let_go(done());
         Ok(settled)
     }
 
@@ -207,7 +220,7 @@ impl Inner {
             rows = busy.len(),
             "somebody has locked rows that are to be settled"
         );
-        Ok(Settled { lost, busy, next: None })
+        Ok(Settled { lost, busy })
     }
 
     /// The time that a lock has if it is still this relay's.
@@ -244,12 +257,19 @@ impl Inner {
         let opened = self.opened().await?;
         let (owned, mut others): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(is_owned);
         let mut lost = if others.is_empty() { Vec::new() } else { self.extend(&mut others).await? };
-        if let (Some(own), Some(first)) = (&opened.statements.own, owned.first()) {
+        if let Some(own) = opened.statements.own.as_ref().filter(|_| !owned.is_empty()) {
+            // Of one reign, or of two: what ran when the last one ended may still run.
+            let mut reigns: Vec<(Token, bool)> = Vec::new();
             let mut link = self.settles.take().await?;
-            let mine = self.is_mine(&mut link.connection, opened, own, first).await?;
+            for lease in &owned {
+                if !reigns.iter().any(|(token, _)| *token == lease.token) {
+                    let mine = self.is_mine(&mut link.connection, opened, own, lease).await?;
+                    reigns.push((lease.token.clone(), mine));
+                }
+            }
             link.keep().await?;
-            let gone = |lease: &Lease| !mine || lease.token != first.token;
-            lost.extend(owned.iter().filter(|lease| gone(lease)).cloned());
+            let gone = |lease: &Lease| reigns.iter().any(|(token, mine)| !mine && *token == lease.token);
+            lost.extend(owned.into_iter().filter(gone));
         }
         self.let_go(&lost);
         Ok(lost)
@@ -261,13 +281,25 @@ impl Inner {
         let ids: Vec<Uuid> = leases.iter().map(|lease| lease.row).collect();
         let attempts: Vec<i32> = leases.iter().map(|lease| lease.attempts).collect();
         let mut link = self.settles.take().await?;
-        let query = opened.query(&opened.statements.extend).bind(&ids);
-        let query = match opened.layout {
-            Layout::Full => query.bind(leases.iter().map(|lease| &*lease.token).collect::<Vec<_>>()),
-            Layout::Bare => query.bind(leases.iter().map(|lease| self.locked_at(lease)).collect::<Vec<_>>()),
+        let leases = &*leases;
+        let fenced = |sql| {
+            let query = opened.query(sql).bind(&ids);
+            let query = match opened.layout {
+                Layout::Full => query.bind(leases.iter().map(|lease| &*lease.token).collect::<Vec<_>>()),
+                Layout::Bare => {
+                    query.bind(leases.iter().map(|lease| self.locked_at(lease)).collect::<Vec<_>>())
+                }
+            };
+            query.bind(&attempts)
         };
-        let query = query.bind(attempts).fetch_all(&mut link.connection);
-        let rows = within(OPERATION_LIMIT, query).await?;
+        let renew = fenced(&opened.statements.extend).fetch_all(&mut link.connection);
+        let rows = within(OPERATION_LIMIT, renew).await?;
+        let mut lost = without(ids.clone(), &rows)?;
+        if !lost.is_empty() {
+            // What somebody has locked was not renewed, and is not lost.
+            let held = fenced(&opened.statements.held).fetch_all(&mut link.connection);
+            lost = without(lost, &within(OPERATION_LIMIT, held).await?)?;
+        }
         link.keep().await?;
         if opened.layout == Layout::Bare {
             let mut renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -278,7 +310,6 @@ impl Inner {
                 renewed.extend(since.map(|since| ((id, since), at)));
             }
         }
-        let lost = without(ids, &rows)?;
         Ok(leases.iter().filter(|lease| lost.contains(&lease.row)).cloned().collect())
     }
 }

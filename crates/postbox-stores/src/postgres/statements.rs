@@ -35,6 +35,8 @@ pub(super) struct Statements {
     pub(super) free: String,
     pub(super) there: String,
     pub(super) taken: String,
+    /// Which leases are still what they were.
+    pub(super) held: String,
     /// Where there are columns for dead letters.
     pub(super) letters: Option<Letters>,
     /// Where the relay owns the table.
@@ -175,7 +177,9 @@ impl Own {
             ),
             bury: base.fill(
                 "UPDATE {{table}} SET dead_at = now(), last_error = $2
-                 WHERE id = ANY ($1) AND coalesce(published_at, dead_at, locked_at) IS NULL AND attempts >= $3
+                 WHERE id = ANY (ARRAY(SELECT id FROM {{table}}
+                       WHERE id = ANY ($1) AND coalesce(published_at, dead_at, locked_at) IS NULL AND attempts >= $3
+                       FOR UPDATE SKIP LOCKED))
                  RETURNING topic, event_id, sequence",
             ),
         }
@@ -305,6 +309,12 @@ impl Statements {
             ),
             there: base.fill("SELECT id FROM {{table}} WHERE id = ANY ($1)"),
             free: base.fill("SELECT id FROM {{table}} WHERE id = ANY ($1) ORDER BY id FOR UPDATE SKIP LOCKED"),
+            held: either(
+                "SELECT t.id FROM {{table}} t JOIN unnest($1::uuid[], $2::timestamptz[], $3::int[]) AS s (id, since, attempts)
+                 ON t.id = ANY (ARRAY[s.id]) WHERE t.attempts = s.attempts AND t.locked_at = s.since AND t.published_at IS NULL",
+                "SELECT t.id FROM {{table}} t JOIN unnest($1::uuid[], $2::text[], $3::int[]) AS s (id, token, attempts)
+                 ON t.id = ANY (ARRAY[s.id]) WHERE t.attempts = s.attempts AND t.locked_by = s.token AND t.published_at IS NULL",
+            ),
             taken: either(
                 "SELECT t.id FROM {{table}} t JOIN unnest($1::uuid[], $2::text[], $3::int[]) AS s (id, token, attempts)
                  ON t.id = ANY (ARRAY[s.id]) WHERE t.attempts > s.attempts OR t.locked_at IS NOT NULL",

@@ -23,13 +23,13 @@ use super::history;
 use super::link::{Link, OPERATION_LIMIT};
 use super::order::TableOrder;
 use super::ordered::OrderedClaims;
-use super::owner::Window;
 use super::schema::TableShape;
 use super::signal::Heard;
 use super::statements::Statements;
 use super::strategy;
 use super::tenants;
 use super::wake::Wake;
+use super::window::Window;
 use crate::builder::Settings;
 
 /// An outbox table in PostgreSQL, for one relay.
@@ -239,7 +239,7 @@ impl Store for PgStore {
         self.0.claim(request).await
     }
 
-    async fn settle(&self, settlements: &[Settlement], _admit: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let settled = self.0.settle(settlements).await;
         // A claim passes by the strands that are in flight: after this some of them may go on.
         self.0.settled.notify_one();

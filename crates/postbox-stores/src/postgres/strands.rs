@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::owner::InFlight;
+use super::window::InFlight;
 
 /// The number of the first strand there can be.
 pub(super) const FIRST_STRAND: i64 = i64::MIN;

@@ -1,6 +1,6 @@
 //! How relays make sure that rows are their own, and that all relays of a table do it in the same way.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use postbox_core::{Layout, StoreError};
 use sqlx::{PgConnection, Row as _};
@@ -15,7 +15,7 @@ use crate::strategy::check_others;
 /// Whether the relay of such a table owns it.
 ///
 /// # Errors
-/// When it shall and cannot.
+/// When ownership is asked for and not possible.
 pub(super) fn owns(settings: &Settings, table: &str, layout: Layout) -> Result<bool, StoreError> {
     let obstacle = match (layout, settings.single_active) {
         _ if settings.tenants.fair => Some("tenants share it (fair_tenants), and their rows are leased"),
@@ -45,8 +45,10 @@ impl Inner {
         state: &mut ClaimState,
         connection: &mut PgConnection,
         opened: &Opened,
+        poll_interval: Duration,
     ) -> Result<(), StoreError> {
-        let recent = |shown: Instant| shown.elapsed() < self.settings.leader_ttl / 3;
+        let ttl = self.settings.ttl_for(poll_interval);
+        let recent = |shown: Instant| shown.elapsed() < ttl / 3;
         if opened.layout == Layout::Bare || state.shown.is_some_and(recent) {
             return Ok(());
         }
@@ -55,7 +57,7 @@ impl Inner {
             .query(&opened.statements.share)
             .bind(&opened.key)
             .bind(&self.settings.holder)
-            .bind(self.settings.leader_ttl.as_secs_f64())
+            .bind(ttl.as_secs_f64())
             .execute(connection);
         within(OPERATION_LIMIT, show).await?;
         state.shown = Some(now);

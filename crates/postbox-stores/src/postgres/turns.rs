@@ -17,10 +17,10 @@ use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
 use super::moment::Micros;
 use super::ordered::OrderedClaims;
-use super::owner::InFlight;
 use super::reading::Batch;
 use super::store::{Inner, Opened};
 use super::strands::{Long, Round};
+use super::window::InFlight;
 use crate::cursor::START;
 
 /// A look is at the rows of so many batches: they lie near each other, and their strands have time to be settled before their next turn.
@@ -225,8 +225,8 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::postgres::owner::Spot;
     use crate::postgres::place::Place;
+    use crate::postgres::window::Spot;
 
     fn flying(strands: &[i64]) -> InFlight {
         strands.iter().map(|strand| (*strand, 1)).collect()

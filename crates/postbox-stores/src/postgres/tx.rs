@@ -1,4 +1,4 @@
-//! Enqueue in a transaction, whatever the driver.
+//! ② Enqueue in a transaction, whatever the driver.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -14,14 +14,15 @@ use uuid::Uuid;
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
 use super::moment::Micros;
-use super::owner::{self, Spot};
 use super::reading::{Batch, Reign};
 use super::row::{DUE, Found, Reader, SINCE, payload};
 use super::statements::Own;
 use super::store::{Inner, Opened};
 use super::topics;
+use super::window::Spot;
 use crate::cursor::{Cursor, Key, START};
 use crate::cursors::end;
+use crate::owned;
 
 /// Places in the answer of `own.sql`: what there is to say of a row, where it lies, its size, and the event.
 const NOTE: usize = 0;
@@ -139,7 +140,7 @@ impl Inner {
         request: &ClaimRequest,
     ) -> Result<Batch, StoreError> {
         let (query, begun) = self.statement(cursor, reign, request, Instant::now());
-        let token = owner::token(reign.epoch);
+        let token = owned::token(reign.epoch);
         let mut view = View::default();
         let read = async {
             let mut rows = query.fetch(&mut *connection);
@@ -183,7 +184,7 @@ impl Inner {
     }
 
     fn view(&self, rows: &[PgRow], epoch: i64, limits: (usize, usize)) -> Result<View, StoreError> {
-        let token = owner::token(epoch);
+        let token = owned::token(epoch);
         let (mut view, mut reader) = (View::default(), Reader::new(EVENT, &self.label, &token));
         for row in rows {
             view.take_in(row, &mut reader, limits).map_err(classify)?;

@@ -144,7 +144,7 @@ impl Wake {
         }
     }
 
-    /// There is none for this relay.
+    /// This relay stands by: it gives up its session, so that the active one can sleep.
     pub(super) fn stand_by(&self) {
         self.wish(Wish::Away);
     }

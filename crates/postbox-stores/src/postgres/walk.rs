@@ -20,7 +20,6 @@ use super::claim::Position;
 use super::error::within;
 use super::link::OPERATION_LIMIT;
 use super::ordered::{OrderedClaims, place};
-use super::owner::{self, InFlight, Spot};
 use super::reading::{Batch, Reign};
 use super::row::{COLUMNS, Found, Reader};
 use super::store::{Inner, Opened};
@@ -28,6 +27,8 @@ use super::strands::{FEWEST, FIRST_STRAND, HEADS_LOOKED_AT, Round, Seen};
 use super::topics;
 use super::turns::Asked;
 use super::view::fetch_payloads;
+use super::window::{InFlight, Spot};
+use crate::owned;
 
 /// The places of the event, of its strand, and of what is known of heads, in an answer.
 const EVENT: usize = 5;
@@ -224,7 +225,7 @@ impl Inner {
         };
         let mut walk = Walk::new(way, request, from, in_flight);
         let query = self.walk_along(&walk, opened, claims, request, heads);
-        let token = owner::token(epoch);
+        let token = owned::token(epoch);
         let read = async {
             let mut rows = query.fetch(&mut *connection);
             let mut reader = Reader::new(EVENT, &self.label, &token);

@@ -44,7 +44,7 @@ pub(crate) async fn record<S: Session<Sqlite>>(
     session.texts(Statement { sql: sql.into(), values, prepared: table.prepared() }).await
 }
 
-/// What an error means to who records a message.
+/// What an error means to whoever records a message.
 pub(crate) fn trouble(error: &sqlx::Error) -> InboxTrouble {
     if is_busy(error) {
         // Somebody has written since this transaction read, or holds the lock for too long (hazard 42).

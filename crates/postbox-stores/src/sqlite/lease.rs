@@ -4,13 +4,14 @@ use std::collections::HashMap;
 
 use futures_util::TryStreamExt as _;
 use postbox_core::store::{Buried, Claim, ClaimMode, ClaimRequest};
-use postbox_core::{Code, EventId, StoreError};
+use postbox_core::{EventId, StoreError};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::clock::{now, span};
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
 use super::store::{Inner, Opened};
+use crate::gate::no_answer_in;
 use crate::row::{self, Cells as _};
 use crate::seen::Candidate;
 use crate::sequenced::{Content, array};
@@ -51,9 +52,7 @@ impl Inner {
             return Ok(());
         }
         let token = self.settings.token();
-        // First: what cannot be read must not be leased.
-        let contents = self.contents(opened, &rows).await?;
-        let (at, leased) = self.lease(opened, request, &rows, &token).await?;
+        let (contents, at, leased) = self.read_and_lease(opened, request, &rows, &token).await?;
         for content in contents {
             if let Some(attempts) = leased.attempts(content.sequence) {
                 content.leased(&token, at, attempts, None, claim);
@@ -63,11 +62,25 @@ impl Inner {
         Ok(())
     }
 
-    pub(super) async fn contents(
+    /// Leases rows; answers what they carry, when that was, and which of them were had.
+    pub(super) async fn read_and_lease(
         &self,
         opened: &Opened,
+        request: &ClaimRequest,
         rows: &[Candidate],
-    ) -> Result<Vec<Content>, StoreError> {
+        token: &str,
+    ) -> Result<(Vec<Content>, i64, Leased), StoreError> {
+        // First: what cannot be read must not be leased.
+        let mut contents = self.contents(opened, rows).await?;
+        let (at, leased) = self.lease(opened, request, rows, token).await?;
+        if !self.settings.single_active {
+            // Again: between the two another relay may have had a row, and written down which sinks have it.
+            contents = self.contents(opened, rows).await?;
+        }
+        Ok((contents, at, leased))
+    }
+
+    async fn contents(&self, opened: &Opened, rows: &[Candidate]) -> Result<Vec<Content>, StoreError> {
         let mut contents = Vec::with_capacity(rows.len());
         let mut reader = self.reader.take().await?;
         let read = async {
@@ -86,7 +99,7 @@ impl Inner {
     }
 
     /// Leases rows; answers when, and which.
-    pub(super) async fn lease(
+    async fn lease(
         &self,
         opened: &Opened,
         request: &ClaimRequest,
@@ -147,7 +160,7 @@ impl Inner {
             .bind(array(rows.iter().map(|row| row.sequence)))
             .bind(at.saturating_sub(span(request.lock_ttl)))
             .bind(request.max_attempts)
-            .bind(format!("{}: no answer in {} attempts", Code::Exhausted, request.max_attempts))
+            .bind(no_answer_in(request.max_attempts))
             .bind(&opened.key)
             .bind(self.settings.sole_holder())
             .fetch_all(&mut writer.connection);

@@ -110,9 +110,7 @@ impl Inner {
             return Ok(());
         }
         let (token, candidates) = (self.settings.token(), candidates(&rows));
-        // First: what cannot be read must not be leased.
-        let contents = self.contents(opened, &candidates).await?;
-        let (at, leased) = self.lease(opened, request, &candidates, &token).await?;
+        let (contents, at, leased) = self.read_and_lease(opened, request, &candidates, &token).await?;
         let mut contents: HashMap<i64, Content> =
             contents.into_iter().map(|content| (content.sequence, content)).collect();
         let mut ended: HashSet<i64> = HashSet::new();

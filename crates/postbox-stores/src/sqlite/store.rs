@@ -127,7 +127,7 @@ impl Store for SqliteStore {
         self.0.claim(request).await
     }
 
-    async fn settle(&self, settlements: &[Settlement], _admit: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         self.0.settle(settlements).await
     }
 

@@ -70,7 +70,7 @@ pub(super) fn sql<'a>(value: &'a Value<'_>) -> (&'a (dyn ToSql + Sync), Type) {
     }
 }
 
-/// What an error means to who records a message.
+/// What an error means to whoever records a message.
 pub(super) fn trouble(error: &Error) -> InboxTrouble {
     error.code().map_or(InboxTrouble::Other, |state| session::trouble(state.code()))
 }

@@ -67,7 +67,6 @@ impl Database {
         let settings = StoreSettings {
             single_active: true,
             name: "test".to_owned(),
-            leader_ttl: Duration::from_secs(30),
             strategy: Strategy::Auto,
             order: Order::default(),
             history: History::default(),

@@ -69,7 +69,7 @@ async fn a_deadlock_is_tried_again() {
     let waits = "SELECT COUNT(*) FROM information_schema.processlist
         WHERE db = DATABASE() AND command = 'Execute' AND info LIKE '%SET published_at = UTC_TIMESTAMP%' AND time_ms > 50
           AND id <> CONNECTION_ID()";
-    let (settled, ()) = tokio::join!(store.settle(&settlements, 0), async {
+    let (settled, ()) = tokio::join!(store.settle(&settlements), async {
         eventually("the settle to wait for the second row", PATIENCE, async || table.number(waits).await > 0)
             .await;
         let crossing = sqlx::query("UPDATE org_outbox SET metadata = '1' WHERE sequence = ?").bind(first);
@@ -100,7 +100,7 @@ async fn a_lock_of_somebody_else_costs_time_only() {
     let lock = hold(ids[0]).await;
     let settlements = settle_all(&claimed, &Verdict::Delivered);
     // Longer than the server waits for a lock: 1205 undoes the statement, and it is tried again.
-    let (settled, ()) = tokio::join!(store.settle(&settlements, 0), async {
+    let (settled, ()) = tokio::join!(store.settle(&settlements), async {
         tokio::time::sleep(Duration::from_millis(3_500)).await;
         lock.rollback().await.unwrap();
     });

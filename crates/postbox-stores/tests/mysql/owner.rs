@@ -110,9 +110,7 @@ async fn what_an_earlier_version_made_is_leased_until_it_is_migrated() {
             let leases = store(&table, |b| b.single_active(single));
             let claimed = claim(&leases, 1).await;
             assert_eq!((claimed.rows.len(), table.count(LOCKED).await), (1, 1), "{spoil}");
-            assert!(
-                leases.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap().lost.is_empty()
-            );
+            assert!(leases.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap().lost.is_empty());
             leases.close().await;
         }
         assert_eq!(table.admin().replay_dead(&ids, "tester").await.unwrap(), []);
@@ -134,7 +132,7 @@ async fn a_take_over_waits_for_a_settle() {
     let mut tx = table.pool.begin().await.unwrap();
     let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE event_id = ? FOR UPDATE").bind(ids[1].0);
     lock.fetch_one(&mut *tx).await.unwrap();
-    let settle = tokio::spawn(async move { old.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await });
+    let settle = tokio::spawn(async move { old.settle(&settle_all(&claimed, &Verdict::Delivered)).await });
     let waiting = |what: &str| {
         format!(
             "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE '%{what}%'

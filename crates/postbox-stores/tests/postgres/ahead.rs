@@ -32,7 +32,7 @@ async fn rest(store: &PgStore, wanted: usize) -> Vec<EventId> {
 /// Claims two and settles them at once; answers which.
 async fn deliver(store: &PgStore) -> Vec<EventId> {
     let claimed = claim(store, 2).await;
-    store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+    store.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap();
     ids(&claimed)
 }
 
@@ -61,7 +61,7 @@ async fn what_is_read_far_ahead_comes_in_order_and_once() {
         assert!(claimed.more || round == 50, "{round}");
         found.extend(ids(&claimed));
         if round % 3 == 0 {
-            store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+            store.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap();
         }
     }
     assert_eq!(found, all);
@@ -93,7 +93,7 @@ async fn large_payloads_among_small_ones_come_in_their_turn() {
             assert_eq!(row.delivery.payload.len(), text(found.len()).len() + 2, "{}", found.len());
             found.push(row.delivery.meta.event_id);
         }
-        store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        store.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap();
         found.len() >= all.len()
     })
     .await;
@@ -203,10 +203,10 @@ async fn what_is_ahead_does_not_outlive_a_reign() {
     })
     .await;
     assert_eq!(ids(&claimed), all[2..], "what the old one had in flight is suspect");
-    new.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+    new.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap();
     new.close().await;
     // Its dispatches end: until then these rows are in flight here, whoever leads.
-    let settled = old.settle(&settle_all(&first, &Verdict::Delivered), 0).await.unwrap();
+    let settled = old.settle(&settle_all(&first, &Verdict::Delivered)).await.unwrap();
     assert_eq!(settled.lost.len(), 2, "they are another's by now");
     let mut again = Vec::new();
     eventually("the old one to lead", PATIENCE, async || {
@@ -241,7 +241,7 @@ async fn in_order_what_is_read_far_ahead_is_of_aggregates_with_nothing_in_flight
         in_flight.push_back(claimed);
         if in_flight.len() > 3 {
             let oldest = in_flight.pop_front().unwrap();
-            store.settle(&settle_all(&oldest, &Verdict::Delivered), 0).await.unwrap();
+            store.settle(&settle_all(&oldest, &Verdict::Delivered)).await.unwrap();
         }
         found.values().map(Vec::len).sum::<usize>() >= all.len()
     })

@@ -61,7 +61,7 @@ async fn claimed_is_on_disk(strategy: Strategy, behind: bool) {
         assert!(!claimed.rows.is_empty(), "{claimed:?}");
         let on_disk = db.psql(&format!("SELECT pg_current_wal_flush_lsn() >= '{end}'"));
         assert_eq!(on_disk, "t", "it may be delivered from now on");
-        store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        store.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap();
     }
 }
 
@@ -97,7 +97,7 @@ async fn claimed_without_a_wait(server: PgServer) -> bool {
         let claimed = claim(&store, 10).await;
         assert!(!claimed.rows.is_empty(), "{claimed:?}");
         let waited = db.psql("SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()") == "t";
-        store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        store.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap();
         if !waited {
             return true;
         }
@@ -138,7 +138,7 @@ async fn a_server_that_does_not_tell_is_waited_for() {
         let claimed = claim(&store, 10).await;
         assert!(!claimed.rows.is_empty(), "{claimed:?}");
         assert_eq!(db.psql(&format!("SELECT pg_current_wal_flush_lsn() >= '{end}'")), "t");
-        store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        store.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap();
         store.close().await;
     }
 }
@@ -178,7 +178,7 @@ async fn hazard_33_what_an_owner_has_read_ahead_is_on_disk_when_it_is_claimed() 
             assert!(on_disk >= *end, "{sequence} may be delivered from now on");
         }
         claimed += i64::try_from(batch.rows.len()).unwrap();
-        store.settle(&settle_all(&batch, &Verdict::Delivered), 0).await.unwrap();
+        store.settle(&settle_all(&batch, &Verdict::Delivered)).await.unwrap();
     }
 }
 

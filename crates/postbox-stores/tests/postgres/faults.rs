@@ -50,14 +50,14 @@ async fn hazard_25_a_settle_whose_reply_was_lost_is_repeated_without_harm() {
     let (proxy, store) = behind(&table, "settler");
     let claim = claim(&store, 10).await;
     let mut cut = proxy.cut_replies_after_requests_containing(b"settler/");
-    let error = store.settle(&settle_all(&claim, &Verdict::Delivered), 0).await.unwrap_err();
+    let error = store.settle(&settle_all(&claim, &Verdict::Delivered)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Connection);
     cut.fired().await;
     eventually("the settle to have happened", PATIENCE, async || state(&table, ids[0]).await.published).await;
-    let settled = store.settle(&settle_all(&claim, &Verdict::Delivered), 0).await.unwrap();
+    let settled = store.settle(&settle_all(&claim, &Verdict::Delivered)).await.unwrap();
     assert!(settled.lost.is_empty(), "its own work is not a lost lease");
     assert_eq!(
-        store.settle(&settle_all(&claim, &Verdict::Delivered), 0).await.unwrap().lost.len(),
+        store.settle(&settle_all(&claim, &Verdict::Delivered)).await.unwrap().lost.len(),
         5,
         "but later there is no such doubt"
     );

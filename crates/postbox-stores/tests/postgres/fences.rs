@@ -37,9 +37,9 @@ async fn a_repeated_release_does_not_hit_the_next_claim_of_a_bare_table() {
     let (a, b) = (table.store(false), table.store(false));
     let first = claim(&a, 1).await;
     let release = || settle_all(&first, &Verdict::Release { after: None, reason: None });
-    assert!(a.settle(&release(), 0).await.unwrap().lost.is_empty());
+    assert!(a.settle(&release()).await.unwrap().lost.is_empty());
     assert_eq!(claim(&b, 1).await.rows.len(), 1);
-    let again = a.settle(&release(), 0).await.unwrap();
+    let again = a.settle(&release()).await.unwrap();
     let row = state(&table, id).await;
     assert!(row.locked && row.attempts == 1, "the other relay's lease was taken away: {row:?}");
     assert_eq!(again.lost.len(), 1);
@@ -57,7 +57,7 @@ async fn hazard_18_a_settle_and_its_repetition_do_not_deadlock() {
         let claimed = claim(&first, 300).await;
         let reason = Summary::new("OUTBOX_DISPATCH_FAILED: no", 100);
         let settlements = settle_all(&claimed, &Verdict::Retry { after: Duration::from_hours(1), reason });
-        let (one, two) = tokio::join!(first.settle(&settlements, 0), again.settle(&settlements, 0));
+        let (one, two) = tokio::join!(first.settle(&settlements), again.settle(&settlements));
         assert!(one.is_ok() && two.is_ok(), "{one:?} {two:?}");
     }
     let deadlocks = "SELECT pg_stat_clear_snapshot(); SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
@@ -75,13 +75,13 @@ async fn a_lease_lost_during_an_outage_is_counted() {
     let first = claim(&a, 1).await;
     let settle = || settle_all(&first, &Verdict::Delivered);
     proxy.cut();
-    a.settle(&settle(), 0).await.unwrap_err();
-    a.settle(&settle(), 0).await.unwrap_err();
+    a.settle(&settle()).await.unwrap_err();
+    a.settle(&settle()).await.unwrap_err();
     let b = table.store(false);
     table.expire_lease(id).await;
     assert_eq!(b.claim(request(ClaimMode::Suspect, 1)).await.unwrap().rows.len(), 1);
     proxy.pass();
-    let settled = eventually("the settle", SOON, async || a.settle(&settle(), 0).await.ok()).await;
+    let settled = eventually("the settle", SOON, async || a.settle(&settle()).await.ok()).await;
     assert!(!state(&table, id).await.published);
     assert_eq!(settled.lost.len(), 1, "the row is another's, and it was said to be ours");
 }

@@ -61,19 +61,19 @@ async fn a_settle_whose_reply_was_lost_counts_what_is_gone_as_settled() {
             let left =
                 settle(&claim).iter().filter(|settlement| settlement.verdict != Verdict::Delivered).count();
             let mut cut = proxy.cut_replies_after_requests_containing(b"settler/");
-            let error = store.settle(&settle(&claim), 0).await.unwrap_err();
+            let error = store.settle(&settle(&claim)).await.unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::Connection);
             cut.fired().await;
             eventually("the settle to have happened", PATIENCE, async || {
                 count(&table.db, "org_outbox") == left.to_string()
             })
             .await;
-            let settled = store.settle(&settle(&claim), 0).await.unwrap();
+            let settled = store.settle(&settle(&claim)).await.unwrap();
             assert!(settled.lost.is_empty(), "{strategy:?} {history}: its own work is not a lost lease");
             let moved = if history == History::Move { 5 - left } else { 0 };
             assert_eq!(count(&table.db, "org_outbox_history"), moved.to_string(), "once");
             if strategy == Strategy::Lease {
-                let lost = store.settle(&settle(&claim), 0).await.unwrap().lost;
+                let lost = store.settle(&settle(&claim)).await.unwrap().lost;
                 assert_eq!(lost.len(), 5, "but later there is no such doubt");
             }
             store.close().await;
@@ -93,7 +93,7 @@ async fn a_former_owner_neither_moves_nor_deletes() {
         // Somebody else has taken over.
         table.db.psql("UPDATE postbox_relay SET holder = 'another', epoch = epoch + 1");
         for settle in [settle_all(&claim, &Verdict::Delivered), mixed(&claim)] {
-            assert_eq!(former.settle(&settle, 0).await.unwrap().lost.len(), 4, "{history}");
+            assert_eq!(former.settle(&settle).await.unwrap().lost.len(), 4, "{history}");
         }
         assert_eq!(count(&table.db, "org_outbox WHERE published_at IS NULL AND attempts = 0"), "4");
         assert_eq!(count(&table.db, "org_outbox_history"), "0");

@@ -11,7 +11,7 @@ use postbox_core::{
 };
 use postbox_stores::postgres::migrate::{Grants, print_grants};
 use postbox_stores::postgres::{PgStore, connect_options};
-use postbox_testkit::suite::script::Scripted;
+use postbox_testkit::suite::script::{Act, Scripted};
 use postbox_testkit::suite::{PATIENCE, TOPIC, event, events, published, quick, state};
 use postbox_testkit::{Program, Proxy, eventually};
 use sqlx::postgres::{PgPool, PgPoolOptions};
@@ -117,18 +117,49 @@ async fn two_paths_are_not_mixed_up() {
     two.shutdown().await.unwrap();
 }
 
+/// A relay that leads beside the one whose hot path is looked at: what is claimed does not come there.
+async fn another_leads(table: &Table, sink: Scripted) -> RelayHandle {
+    let store = PgStore::new(&table.owner, table.name.clone());
+    let leader = Relay::builder(store).dispatcher(sink).settings(quick()).build().unwrap().spawn();
+    let is_led = || table.db.psql("SELECT count(*) FROM postbox_relay WHERE expires_at > now()") == "1";
+    eventually("a leader", PATIENCE, async || is_led()).await;
+    leader
+}
+
+/// A relay that stands by claims nothing to probe with: the next hot event is the probe.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_circuit_that_a_hot_event_opened_on_a_standby_closes_again() {
+    let table = Table::new(Shape::Migrated).await;
+    let leader = another_leads(&table, Scripted::ok()).await;
+    let sink = Scripted::new(|delivery| match delivery.meta.sequence {
+        1 => Act::Unavailable,
+        _ => Act::Ok,
+    });
+    let store = PgStore::new(&table.owner, table.name.clone());
+    let (path, relay) = start(store, sink.clone(), quick()).await;
+    let outbox = Outbox::new(table.name.clone()).hot(&path);
+    let write = async || {
+        let mut tx = outbox.begin(&table.owner).await.unwrap();
+        outbox.enqueue(&mut tx, event(TOPIC, 1)).await.unwrap();
+        tx.commit().await.unwrap();
+    };
+    write().await;
+    eventually("the outage to be noticed", PATIENCE, async || sink.seen().len() == 1).await;
+    let handled = async || {
+        write().await;
+        sink.arrived().len() > 3
+    };
+    eventually("events to be handled where they are written again", PATIENCE, handled).await;
+    relay.shutdown().await.unwrap();
+    leader.shutdown().await.unwrap();
+}
+
 /// Hazard 33: what a crash of the server may take back is not handled before it is safe.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_asynchronous_commit_goes_the_way_over_the_table() {
     let table = Table::new(Shape::Migrated).await;
-    // Somebody else leads: what is claimed does not come here.
     let claimed = Scripted::ok();
-    let leader = Relay::builder(PgStore::new(&table.owner, table.name.clone()))
-        .dispatcher(claimed.clone())
-        .settings(quick());
-    let leader = leader.build().unwrap().spawn();
-    let is_led = || table.db.psql("SELECT count(*) FROM postbox_relay WHERE expires_at > now()") == "1";
-    eventually("a leader", PATIENCE, async || is_led()).await;
+    let leader = another_leads(&table, claimed.clone()).await;
     for (path, hot) in [(HotPath::new(), false), (HotPath::new().allow_asynchronous_commit(), true)] {
         let (sink, before) = (Scripted::ok(), claimed.arrived().len());
         let store = PgStore::new(&table.owner, table.name.clone());

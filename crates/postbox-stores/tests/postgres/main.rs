@@ -29,6 +29,7 @@ mod order_dead;
 mod order_faults;
 mod order_turns;
 mod ordered_tables;
+mod outsiders;
 mod owner;
 mod places;
 mod plans;

@@ -55,7 +55,7 @@ pub(crate) async fn suspect(store: &PgStore) -> Claim {
 }
 
 pub(crate) async fn settle(store: &PgStore, claim: &Claim, verdict: &Verdict) {
-    let settled = store.settle(&settle_all(claim, verdict), 0).await.unwrap();
+    let settled = store.settle(&settle_all(claim, verdict)).await.unwrap();
     assert!(settled.lost.is_empty() && settled.busy.is_empty(), "{settled:?}");
 }
 
@@ -155,7 +155,7 @@ async fn a_retry_holds_back_what_follows_uncharged() {
         let ids = enqueue(&table, all_of("aaab")).await;
         let first = claim(&store, 100).await;
         let settlements = first_and_rest(&first, &retry(Duration::from_millis(300)), &release());
-        assert!(store.settle(&settlements, 0).await.unwrap().lost.is_empty());
+        assert!(store.settle(&settlements).await.unwrap().lost.is_empty());
         assert_eq!(shown(&claim(&store, 100).await), "", "all wait for their firsts");
         assert_eq!(state(&table, ids[0]).await.attempts, 1);
         assert_eq!((state(&table, ids[1]).await.attempts, state(&table, ids[2]).await.attempts), (0, 0));
@@ -224,7 +224,7 @@ async fn what_is_too_large_or_no_event_cuts_its_strand() {
         assert!(brought.contains(&ids[0]) && !brought.contains(&ids[2]), "{}", shown(&found));
         let back = found.returned.iter().cloned();
         let back: Vec<_> = back.map(|lease| Settlement::new(lease, release())).collect();
-        store.settle(&back, 0).await.unwrap();
+        store.settle(&back).await.unwrap();
         settle(&store, &found, &Verdict::Delivered).await;
         assert_eq!(state(&table, ids[2]).await.attempts, 0);
 
@@ -249,7 +249,7 @@ async fn what_is_too_large_or_no_event_cuts_its_strand() {
             }
             let back = found.returned.iter().cloned();
             let back: Vec<_> = back.map(|lease| Settlement::new(lease, release())).collect();
-            store.settle(&back, 0).await.unwrap();
+            store.settle(&back).await.unwrap();
             settle(&store, &found, &Verdict::Delivered).await;
         }
         let of = |odd: usize| ids.iter().skip(odd).step_by(2).copied().collect::<Vec<_>>();

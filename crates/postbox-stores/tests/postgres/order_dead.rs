@@ -27,7 +27,7 @@ async fn a_dead_event_blocks_its_strand_or_is_skipped() {
         let settlements = settle_all(&first, &release()).into_iter().zip(verdicts);
         let settlements: Vec<_> =
             settlements.map(|(settlement, verdict)| Settlement { verdict, ..settlement }).collect();
-        assert!(blocking.settle(&settlements, 0).await.unwrap().lost.is_empty());
+        assert!(blocking.settle(&settlements).await.unwrap().lost.is_empty());
         enqueue(&table, all_of("ac")).await;
         let found = claim(&blocking, 100).await;
         assert!(shown(&found).starts_with('c') && found.rows.len() == 1, "{}", shown(&found));

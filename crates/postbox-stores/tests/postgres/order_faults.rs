@@ -192,7 +192,7 @@ async fn without_the_trigger_order_is_for_the_writers_to_keep() {
     let store = table.in_order(BLOCK, Strategy::Lease, true);
     let seen = claim(&store, 10).await;
     assert_eq!(seen.rows[0].delivery.meta.event_id, second[0]);
-    store.settle(&settle_all(&seen, &Verdict::Delivered), 0).await.unwrap();
+    store.settle(&settle_all(&seen, &Verdict::Delivered)).await.unwrap();
     let early = first.receipts()[0].event_id;
     first.commit().await;
     let then = claim(&store, 10).await;
@@ -264,7 +264,7 @@ async fn after_a_take_over_strands_wait_for_what_was_in_flight() {
         assert!(!stuck.contains(&name.chars().next().unwrap()), "{name} goes though {stuck:?} are suspects");
     }
     // The old one settles too late: nothing changes.
-    let stale = dying.settle(&settle_all(&held, &Verdict::Delivered), 0).await;
+    let stale = dying.settle(&settle_all(&held, &Verdict::Delivered)).await;
     assert!(stale.is_err() || stale.unwrap().lost.len() == 2);
     let first = suspect(&next).await;
     assert!(was_held(&first.rows[0].delivery.meta.event_id) && first.rows.len() == 1);

@@ -56,7 +56,7 @@ impl Drain {
 
     async fn settle_one(&mut self, store: &PgStore) {
         let Some((settlements, strands)) = self.unsettled.pop_front() else { return };
-        assert!(store.settle(&settlements, 0).await.unwrap().lost.is_empty());
+        assert!(store.settle(&settlements).await.unwrap().lost.is_empty());
         self.in_flight.retain(|strand| !strands.contains(strand));
     }
 

@@ -131,7 +131,7 @@ async fn a_take_over_during_a_settle(verdict: &Verdict) -> bool {
     lock.fetch_one(&mut *tx).await.unwrap();
     let wait = Waiting::begin(&table);
     let settlements = settle_all(&claimed, verdict);
-    let settle = tokio::spawn(async move { old.settle(&settlements, 0).await });
+    let settle = tokio::spawn(async move { old.settle(&settlements).await });
     wait.until(1).await;
     let takes_over = tokio::spawn(async move { new.claim(request(ClaimMode::Waiting, 10)).await });
     wait.until(2).await;
@@ -174,8 +174,15 @@ async fn a_settle_during_a_take_over(verdict: &Verdict) -> bool {
     let claimed = claim(&old, 10).await;
     new.open().await.unwrap();
     table.end_reign().await;
+    // The take-over stays in the middle of its statement: it has the owner's row, and the one that was in flight.
+    table.db.psql(
+        "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
+            'BEGIN PERFORM pg_advisory_xact_lock(7, 7); RETURN NEW; END';
+         CREATE TRIGGER hold BEFORE UPDATE ON org_outbox FOR EACH ROW WHEN (NEW.locked_by = 'left behind')
+            EXECUTE FUNCTION hold()",
+    );
     let mut tx = table.owner.begin().await.unwrap();
-    sqlx::query("SELECT 1 FROM org_outbox FOR UPDATE").fetch_one(&mut *tx).await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock(7, 7)").execute(&mut *tx).await.unwrap();
     let wait = Waiting::begin(&table);
     let takes_over = tokio::spawn(async move { new.claim(request(ClaimMode::Waiting, 10)).await });
     wait.until(1).await;
@@ -186,7 +193,7 @@ async fn a_settle_during_a_take_over(verdict: &Verdict) -> bool {
     });
     wait.until(2).await;
     let settlements = settle_all(&claimed, verdict);
-    let settle = tokio::spawn(async move { old.settle(&settlements, 0).await });
+    let settle = tokio::spawn(async move { old.settle(&settlements).await });
     wait.until(3).await;
     let all_wait = wait.in_time();
     tx.rollback().await.unwrap();

@@ -20,7 +20,7 @@ async fn a_row_that_has_moved_is_settled_by_its_id() {
         let claimed = claim(&store, 10).await;
         let touched = format!("UPDATE org_outbox SET metadata = '{{}}' WHERE event_id = '{}'", ids[1].0);
         table.db.psql(&touched);
-        let settled = store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        let settled = store.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap();
         assert!(settled.lost.is_empty() && settled.busy.is_empty(), "{settled:?}");
         for id in ids {
             assert!(state(&table, id).await.published);
@@ -44,7 +44,7 @@ async fn another_row_in_its_place_is_not_settled_for_it() {
         table.db.psql("VACUUM org_outbox");
         let other = enqueue(&table, vec![event(TOPIC, 9).build().unwrap()]).await[0];
         assert_eq!(place(other), first, "it lies there");
-        let settled = store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        let settled = store.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap();
         let gone = &claimed.rows.iter().find(|row| row.delivery.meta.event_id == ids[0]).unwrap().lease.row;
         assert!(settled.lost.iter().all(|row| row == gone), "{settled:?}");
         assert!(state(&table, ids[1]).await.published);

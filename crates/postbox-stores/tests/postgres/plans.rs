@@ -42,7 +42,7 @@ async fn work(store: &PgStore, first: Option<Verdict>) -> usize {
         settlement.verdict = verdict;
         store.extend(vec![settlement.lease.clone()]).await.unwrap();
     }
-    assert!(store.settle(&settlements, 0).await.unwrap().lost.is_empty());
+    assert!(store.settle(&settlements).await.unwrap().lost.is_empty());
     settlements.len()
 }
 

@@ -31,8 +31,8 @@ impl Store for Counting {
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {
         self.0.claim(request).await
     }
-    async fn settle(&self, settlements: &[Settlement], admit: usize) -> Result<Settled, StoreError> {
-        self.0.settle(settlements, admit).await
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        self.0.settle(settlements).await
     }
     async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
         self.1.fetch_add(1, Ordering::SeqCst);

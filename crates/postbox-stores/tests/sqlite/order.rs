@@ -25,7 +25,7 @@ fn ids(rows: &[Claimed]) -> Vec<EventId> {
 
 async fn settle(store: &SqliteStore, rows: &[Claimed], verdict: Verdict) {
     let settlement = |row: &Claimed| Settlement::new(row.lease.clone(), verdict.clone());
-    assert!(store.settle(&rows.iter().map(settlement).collect::<Vec<_>>(), 0).await.unwrap().lost.is_empty());
+    assert!(store.settle(&rows.iter().map(settlement).collect::<Vec<_>>()).await.unwrap().lost.is_empty());
 }
 
 fn dead() -> Verdict {

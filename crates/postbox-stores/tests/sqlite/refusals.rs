@@ -74,7 +74,7 @@ async fn a_lock_that_is_never_given_back() {
         refused(write(&table.options, 1)),
         refused(migrate_another(&impatient)),
         refused(migrate::down(&mut down, &table.name, true)),
-        refused(relay.settle(&settlements, 0)),
+        refused(relay.settle(&settlements)),
         refused(other.claim(request(ClaimMode::Waiting, 1))),
         refused(leader.claim(request(ClaimMode::Waiting, 1))),
         refused(first.pause("tester", "")),

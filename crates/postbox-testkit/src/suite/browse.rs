@@ -39,7 +39,7 @@ async fn one_of_each<S: Subject>(subject: &S) -> Vec<(EventId, EventStatus)> {
     let retry = |row: &postbox_core::store::Claimed| {
         Settlement::new(row.lease.clone(), Verdict::Retry { after: 2 * HOUR, reason: because.clone() })
     };
-    store.settle(&rows.iter().map(retry).collect::<Vec<_>>(), 0).await.unwrap();
+    store.settle(&rows.iter().map(retry).collect::<Vec<_>>()).await.unwrap();
     let flying = enqueue(subject, events(2)).await;
     assert_eq!(store.claim(request(ClaimMode::Waiting, 10)).await.unwrap().rows.len(), 2);
     let kinds = [(sent, Sent), (dead, Dead), (new, New), (failed, Failed), (flying, Publishing)];

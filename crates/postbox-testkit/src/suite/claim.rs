@@ -194,7 +194,7 @@ pub async fn an_undecodable_row_does_not_fail_its_batch<S: Subject>(subject: &S)
     let bury = |row: &postbox_core::store::Undecodable| {
         Settlement::new(row.lease.clone(), Verdict::Dead { reason: reason.clone() })
     };
-    let settled = store.settle(&claim.undecodable.iter().map(bury).collect::<Vec<_>>(), 0).await.unwrap();
+    let settled = store.settle(&claim.undecodable.iter().map(bury).collect::<Vec<_>>()).await.unwrap();
     assert!(settled.lost.is_empty());
     assert!(state(subject, ids[0]).await.dead);
 }

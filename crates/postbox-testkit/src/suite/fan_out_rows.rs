@@ -26,7 +26,7 @@ pub async fn sinks_that_are_gone_or_new_are_treated_as_such<S: Subject>(subject:
     let store = subject.store(false);
     let rows = claim(&store, 10).await.rows;
     // Added in two steps, one of them twice.
-    store.settle(&[released(&rows[0], &["b", "gone"]), released(&rows[1], &["gone"])], 0).await.unwrap();
+    store.settle(&[released(&rows[0], &["b", "gone"]), released(&rows[1], &["gone"])]).await.unwrap();
     // By a relay that has not read on behind them.
     let store = subject.store(false);
     let rows = claim(&store, 10).await.rows;
@@ -35,7 +35,7 @@ pub async fn sinks_that_are_gone_or_new_are_treated_as_such<S: Subject>(subject:
         (&["b".into(), "gone".into()][..], &["gone".into()][..])
     );
     assert_eq!(rows[0].lease.attempts, 1, "the attempt was given back");
-    store.settle(&[released(&rows[0], &["a", "b"]), released(&rows[1], &["a", "gone"])], 0).await.unwrap();
+    store.settle(&[released(&rows[0], &["a", "b"]), released(&rows[1], &["a", "gone"])]).await.unwrap();
     let mut names = done(subject, ids[0]).await;
     names.sort();
     assert_eq!(names, ["a", "b", "gone"]);
@@ -60,7 +60,7 @@ pub async fn claims_leave_out_what_only_others_lack<S: Subject>(subject: &S) {
         let rows = claim(&store, 10).await.rows;
         let confirmed = [&[][..], &["a"], &["b", "a", "c"]];
         let back: Vec<_> = rows.iter().zip(confirmed).map(|(row, names)| released(row, names)).collect();
-        store.settle(&back, 0).await.unwrap();
+        store.settle(&back).await.unwrap();
         let spent = |sinks: &[&str]| -> Arc<[Spent]> {
             Arc::from([Spent { topic: TOPIC, sinks: sinks.iter().map(|name| Arc::from(*name)).collect() }])
         };
@@ -71,7 +71,7 @@ pub async fn claims_leave_out_what_only_others_lack<S: Subject>(subject: &S) {
             let request = ClaimRequest { spent: spent(sinks), ..request(mode, 10) };
             let claim = store.claim(request).await.unwrap();
             let back = settle_all(&claim, &Verdict::Release { after: None, reason: None });
-            store.settle(&back, 0).await.unwrap();
+            store.settle(&back).await.unwrap();
             store.close().await;
             claim.rows.iter().map(|row| row.delivery.meta.event_id).collect::<Vec<_>>()
         };
@@ -81,7 +81,7 @@ pub async fn claims_leave_out_what_only_others_lack<S: Subject>(subject: &S) {
         assert_eq!(claimed(ClaimMode::Probe(Arc::from([TOPIC])), &["b"]).await, [ids[0], ids[1]]);
         let store = subject.store(single_active);
         let rest = claim(&store, 10).await;
-        store.settle(&settle_all(&rest, &Verdict::Delivered), 0).await.unwrap();
+        store.settle(&settle_all(&rest, &Verdict::Delivered)).await.unwrap();
         store.close().await;
     }
 }

@@ -134,7 +134,7 @@ pub async fn batches_of_every_verdict_are_settled_by_each_history<S: Subject>(su
         ];
         let settlements: Vec<_> =
             rows.iter().zip(verdicts).map(|(row, verdict)| settlement(row, verdict)).collect();
-        let mut lost = store.settle(&settlements, 0).await.unwrap().lost;
+        let mut lost = store.settle(&settlements).await.unwrap().lost;
         lost.sort_unstable();
         let mut wanted = vec![rows[6].lease.row, rows[7].lease.row];
         wanted.sort_unstable();
@@ -184,15 +184,15 @@ pub async fn no_history_takes_what_is_anothers<S: Subject>(subject: &S) {
         let quick = subject.store_with(false, history);
         let taken = quick.claim(request(ClaimMode::Suspect, 1)).await.unwrap();
         assert_eq!(taken.rows.len(), 1);
-        assert_eq!(slow.settle(&late, 0).await.unwrap().lost.len(), 1, "{history}");
+        assert_eq!(slow.settle(&late).await.unwrap().lost.len(), 1, "{history}");
         let row = subject.row(id).await.expect("it is still there");
         assert!(row.locked && !row.published && row.attempts == 2, "{row:?}");
         assert!(subject.moved(id).await.is_none());
         let settled: Vec<_> = taken.rows.iter().map(|row| settlement(row, Verdict::Delivered)).collect();
-        assert!(quick.settle(&settled, 0).await.unwrap().lost.is_empty());
+        assert!(quick.settle(&settled).await.unwrap().lost.is_empty());
         is_where_it_belongs(subject, id, history, 2).await;
         // And once it has gone, nothing is found.
-        assert!(slow.settle(&late, 0).await.unwrap().lost.len() <= 1);
+        assert!(slow.settle(&late).await.unwrap().lost.len() <= 1);
         is_where_it_belongs(subject, id, history, 2).await;
     }
 }

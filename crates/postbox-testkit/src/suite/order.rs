@@ -60,7 +60,7 @@ pub(super) fn arrived_of(sink: &Scripted, events: &[EventId]) -> Vec<EventId> {
 
 async fn settle<S: Store>(store: &S, row: &Claimed, verdict: Verdict) {
     let settlement = Settlement::new(row.lease.clone(), verdict);
-    assert!(store.settle(&[settlement], 0).await.expect("a settle").lost.is_empty());
+    assert!(store.settle(&[settlement]).await.expect("a settle").lost.is_empty());
 }
 
 fn later() -> Verdict {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use postbox_core::redact::Summary;
-use postbox_core::store::{Claim, ClaimMode, Claimed, Standing, Verdict};
+use postbox_core::store::{Claim, ClaimMode, ClaimRequest, Claimed, Standing, Verdict};
 use postbox_core::{Code, Inspect as _, Store};
 
 use super::{PATIENCE, Subject, claim, claim_in_turn, enqueue, events, request, settle_all, state};
@@ -97,6 +97,18 @@ pub async fn relays_of_different_strategies_refuse_to_start<S: OwnerSubject>(sub
     subject.claimer(ALONE).open().await.unwrap();
 }
 
+/// Its sign lasts from one look to the next, however seldom it looks.
+pub async fn a_relay_that_shares_and_looks_seldom_is_not_forgotten<S: OwnerSubject>(subject: &S) {
+    let ttl = Duration::from_millis(10);
+    let shared = subject.claimer(Claimer { leader_ttl: ttl, ..SHARED });
+    let seldom = ClaimRequest { poll_interval: Duration::from_mins(1), ..request(ClaimMode::Waiting, 1) };
+    assert_eq!(shared.claim(seldom).await.unwrap().standing, Standing::Active);
+    tokio::time::sleep(ttl * 5).await;
+    let error = subject.claimer(ALONE).open().await.unwrap_err();
+    assert_eq!(error.code(), Code::StrategyMismatch, "{error}");
+    shared.close().await;
+}
+
 /// Both looked before the other was there: the owner waits until nobody shares, those who share wait while there is an owner.
 pub async fn two_strategies_that_start_at_once_do_not_work_at_once<S: OwnerSubject>(subject: &S) {
     let (owner, shared) = (subject.claimer(ALONE), subject.claimer(SHARED));
@@ -107,6 +119,26 @@ pub async fn two_strategies_that_start_at_once_do_not_work_at_once<S: OwnerSubje
     owner.close().await;
     assert_eq!(claim(&shared, 1).await.standing, Standing::Active);
     assert_eq!(claim(&owner, 1).await.standing, Standing::Standby);
+}
+
+/// What ran when a reign ended may still run in the next one but one.
+pub async fn of_two_reigns_only_the_rows_of_the_first_are_lost<S: OwnerSubject>(subject: &S) {
+    let (one, other) = (subject.store(true), subject.store(true));
+    enqueue(subject, events(2)).await;
+    let old = claim(&one, 1).await;
+    subject.end_reign().await;
+    assert_eq!(claim_in_turn(&other, 0).await.standing, Standing::Active);
+    other.close().await;
+    // Its sessions were ended: it does not get through at once.
+    let next =
+        async || one.claim(request(ClaimMode::Waiting, 1)).await.ok().filter(|claim| !claim.rows.is_empty());
+    let new = eventually("its next reign", PATIENCE, next).await;
+    let [old, new] = [&old, &new].map(|claim| claim.rows[0].lease.clone());
+    assert_ne!(old.token, new.token);
+    for leases in [[&old, &new], [&new, &old]] {
+        let lost = one.extend(leases.map(Clone::clone).to_vec()).await.unwrap();
+        assert_eq!(lost.iter().map(|lease| lease.row).collect::<Vec<_>>(), [old.row]);
+    }
 }
 
 /// The settle of a relay that was taken over changes nothing, also where rows look as they did.
@@ -128,7 +160,7 @@ pub async fn hazard_1_an_owner_that_was_taken_over_settles_nothing<S: OwnerSubje
         let reason = Summary::new("OUTBOX_DISPATCH_FAILED: no", 100);
         let retry = Verdict::Retry { after: Duration::from_mins(1), reason };
         for verdict in [Verdict::Delivered, retry] {
-            let settled = old.settle(&settle_all(&claimed, &verdict), 0).await.unwrap();
+            let settled = old.settle(&settle_all(&claimed, &verdict)).await.unwrap();
             assert_eq!(settled.lost.len(), 2, "both are another's: {verdict:?}");
         }
         assert_eq!(subject.count("published_at IS NULL AND last_error IS NULL").await, 2);
@@ -147,7 +179,7 @@ pub async fn a_take_over_finds_exactly_what_was_in_flight<S: OwnerSubject>(subje
     let mut settlements = settle_all(&claimed, &Verdict::Delivered);
     settlements.truncate(2);
     settlements[1].verdict = Verdict::Retry { after: Duration::from_millis(1), reason };
-    old.settle(&settlements, 0).await.unwrap();
+    old.settle(&settlements).await.unwrap();
     drop(old);
     subject.end_reign().await;
     let next = eventually("what was free", PATIENCE, async || {
@@ -160,11 +192,11 @@ pub async fn a_take_over_finds_exactly_what_was_in_flight<S: OwnerSubject>(subje
     };
     assert_eq!(attempts(&next.rows), [(true, 2), (true, 1)], "one that was put off, one that was never read");
     assert!(next.suspects);
-    new.settle(&settle_all(&next, &Verdict::Delivered), 0).await.unwrap();
+    new.settle(&settle_all(&next, &Verdict::Delivered)).await.unwrap();
     for _ in 0..3 {
         let alone = new.claim(request(ClaimMode::Suspect, 1)).await.unwrap();
         assert_eq!(attempts(&alone.rows), [(false, 2)], "leased, and charged for the attempt that was lost");
-        new.settle(&settle_all(&alone, &Verdict::Delivered), 0).await.unwrap();
+        new.settle(&settle_all(&alone, &Verdict::Delivered)).await.unwrap();
     }
     for id in ids {
         assert!(state(subject, id).await.published);

@@ -62,11 +62,11 @@ pub async fn what_an_owner_has_in_flight_is_publishing<S: OwnerSubject>(subject:
     settlements[1].verdict = Verdict::Retry { after: Duration::from_mins(1), reason: reason.clone() };
     settlements[2].verdict = Verdict::Dead { reason };
     let last = settlements.pop().unwrap();
-    store.settle(&settlements, 0).await.unwrap();
+    store.settle(&settlements).await.unwrap();
     // The window is written when rows come into it: it still names those that have left.
     assert_eq!(statuses(subject, &ids).await, [Sent, Failed, Dead, Publishing, New]);
     assert_eq!(locked(subject).await, 1);
-    store.settle(&[last], 0).await.unwrap();
+    store.settle(&[last]).await.unwrap();
     assert_eq!(locked(subject).await, 0);
     store.close().await;
 }
@@ -78,7 +78,7 @@ pub async fn what_an_owner_gave_back_is_not_in_flight_for_long<S: OwnerSubject>(
     let store = subject.claimer(Claimer { leader_ttl: Duration::from_secs(6), ..Claimer::default() });
     let claimed = claim(&store, 3).await;
     subject.pause(true).await;
-    store.settle(&settle_all(&claimed, &Verdict::Release { after: None, reason: None }), 0).await.unwrap();
+    store.settle(&settle_all(&claimed, &Verdict::Release { after: None, reason: None })).await.unwrap();
     eventually("the window to be cleared", PATIENCE, async || {
         assert_ne!(claim(&store, 3).await.standing, Standing::Active);
         locked(subject).await == 0
@@ -106,7 +106,7 @@ pub async fn a_pause_is_seen_by_every_claim<S: OwnerSubject>(subject: &S) {
     for _ in 0..5 {
         let claimed = take().await;
         assert_eq!(claimed.rows.len(), 10);
-        store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        store.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap();
     }
     let in_flight = take().await;
     subject.pause(true).await;
@@ -115,11 +115,11 @@ pub async fn a_pause_is_seen_by_every_claim<S: OwnerSubject>(subject: &S) {
     subject.pause(false).await;
     eventually("all to be handed over", PATIENCE, async || {
         let claimed = take().await;
-        store.settle(&settle_all(&claimed, &Verdict::Delivered), 0).await.unwrap();
+        store.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap();
         subject.count("published_at IS NULL").await == 10
     })
     .await;
-    assert!(store.settle(&settle_all(&in_flight, &Verdict::Delivered), 0).await.unwrap().lost.is_empty());
+    assert!(store.settle(&settle_all(&in_flight, &Verdict::Delivered)).await.unwrap().lost.is_empty());
     seen.sort_unstable();
     assert_eq!(seen, ids, "each once, none forgotten");
     assert_eq!(subject.count("attempts = 1").await, 300);
@@ -159,7 +159,7 @@ pub async fn hazard_25_a_repeated_settle_does_not_undo_a_replay<S: OwnerSubject>
         // The connection is there: what is said to a new one may be the same.
         assert!(store.extend(vec![claimed.rows[0].lease.clone()]).await.unwrap().is_empty());
         let mut cut = proxy.cut_replies_after_requests_containing(subject.words_of_settle(&claimed));
-        store.settle(&settle_all(&claimed, &verdict), 0).await.unwrap_err();
+        store.settle(&settle_all(&claimed, &verdict)).await.unwrap_err();
         cut.fired().await;
         eventually("the settle to have happened", PATIENCE, async || {
             let row = state(subject, id).await;
@@ -173,13 +173,13 @@ pub async fn hazard_25_a_repeated_settle_does_not_undo_a_replay<S: OwnerSubject>
             admin.replay_dead(&[id], "tester").await
         };
         assert_eq!(replayed.unwrap(), [id]);
-        let settled = store.settle(&settle_all(&claimed, &verdict), 0).await.unwrap();
+        let settled = store.settle(&settle_all(&claimed, &verdict)).await.unwrap();
         assert!(settled.lost.is_empty(), "its own work is not a lost lease");
         let row = state(subject, id).await;
         assert!(!row.published && !row.dead && row.attempts == 0, "it is to be sent again: {row:?}");
         let again = store.claim(request(ClaimMode::Suspect, 10)).await.unwrap();
         assert_eq!(again.rows.len(), 1, "and it is");
-        store.settle(&settle_all(&again, &Verdict::Delivered), 0).await.unwrap();
+        store.settle(&settle_all(&again, &Verdict::Delivered)).await.unwrap();
         assert!(state(subject, id).await.published);
         store.close().await;
     }
@@ -206,7 +206,7 @@ pub async fn a_journal_whose_reply_was_lost_hands_over_nothing<S: OwnerSubject>(
     for claimed in &claims {
         found.extend(claimed.rows.iter().map(|row| row.delivery.meta.event_id));
         assert!(claimed.rows.iter().all(|row| row.lease.attempts == 1), "{claimed:?}");
-        let settled = store.settle(&settle_all(claimed, &Verdict::Delivered), 0).await.unwrap();
+        let settled = store.settle(&settle_all(claimed, &Verdict::Delivered)).await.unwrap();
         assert!(settled.lost.is_empty(), "{settled:?}");
     }
     found.sort_unstable();
@@ -241,17 +241,37 @@ pub async fn what_is_heard_late_of_a_lease_ends_nothing_in_flight<S: OwnerSubjec
     let leased = store.claim(request(ClaimMode::Suspect, 1)).await.unwrap();
     let reason = Summary::new("OUTBOX_DISPATCH_FAILED: no", 100);
     let back = settle_all(&leased, &Verdict::Retry { after: Duration::ZERO, reason });
-    assert_eq!((back.len(), store.settle(&back, 0).await.unwrap().lost), (1, Vec::new()));
+    assert_eq!((back.len(), store.settle(&back).await.unwrap().lost), (1, Vec::new()));
     let read = eventually("the row to be read", PATIENCE, async || {
         Some(claim(&store, 10).await).filter(|claim| !claim.rows.is_empty())
     })
     .await;
-    assert_eq!(store.settle(&back, 0).await.unwrap().lost.len(), 1, "that lease is over");
+    assert_eq!(store.settle(&back).await.unwrap().lost.len(), 1, "that lease is over");
     // A probe looks at everything.
     let probe = store.claim(request(ClaimMode::Probe([TOPIC].into()), 10)).await.unwrap();
     assert_eq!(probe.rows.len(), 0, "it is in flight");
-    let settled = store.settle(&settle_all(&read, &Verdict::Delivered), 0).await.unwrap();
+    let settled = store.settle(&settle_all(&read, &Verdict::Delivered)).await.unwrap();
     assert!(settled.lost.is_empty());
+}
+
+/// A settle that fails comes again, whole: until then nothing of it may be read, or it would end what is in flight by then.
+pub async fn what_a_settle_gave_back_that_failed_is_still_in_flight<S: OwnerSubject>(subject: &S) {
+    let proxy = Proxy::start(subject.addr());
+    let store = subject.claimer(Claimer { through: Some(proxy.addr()), ..Claimer::default() });
+    enqueue(subject, events(2)).await;
+    let claimed = claim(&store, 10).await;
+    let mut settlements = settle_all(&claimed, &Verdict::Delivered);
+    assert_eq!(settlements.len(), 2);
+    settlements[0].verdict = Verdict::Release { after: None, reason: None };
+    proxy.cut();
+    store.settle(&settlements).await.unwrap_err();
+    proxy.pass();
+    let probe = async || store.claim(request(ClaimMode::Probe([TOPIC].into()), 10)).await.ok();
+    let found = eventually("an answer", PATIENCE, probe).await;
+    assert_eq!(found.rows.len(), 0, "both are in flight");
+    let settled = eventually("the settle", PATIENCE, async || store.settle(&settlements).await.ok()).await;
+    assert!(settled.lost.is_empty(), "{settled:?}");
+    assert_eq!(eventually("an answer", PATIENCE, probe).await.rows.len(), 1, "one came back");
 }
 
 /// Where another is quicker, it repeats what was in flight: not more than the window for each time.

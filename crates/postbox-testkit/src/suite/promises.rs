@@ -240,8 +240,10 @@ macro_rules! owner_suite {
         $crate::store_suite! { @mod $name, $subject =>
             owner: a_migrated_table_is_owned_and_a_shared_one_leased,
             owner: relays_of_different_strategies_refuse_to_start,
+            owner: a_relay_that_shares_and_looks_seldom_is_not_forgotten,
             owner: two_strategies_that_start_at_once_do_not_work_at_once,
             owner: hazard_1_an_owner_that_was_taken_over_settles_nothing,
+            owner: of_two_reigns_only_the_rows_of_the_first_are_lost,
             owner: a_take_over_finds_exactly_what_was_in_flight,
             owner_window: what_an_owner_has_in_flight_is_publishing,
             owner_window: what_an_owner_gave_back_is_not_in_flight_for_long,
@@ -251,6 +253,7 @@ macro_rules! owner_suite {
             owner_window: a_journal_whose_reply_was_lost_hands_over_nothing,
             owner_window: hazard_10_an_owner_whose_sessions_were_killed_repeats_nothing_if_it_comes_back,
             owner_window: what_is_heard_late_of_a_lease_ends_nothing_in_flight,
+            owner_window: what_a_settle_gave_back_that_failed_is_still_in_flight,
             owner_window: hazard_10_a_take_over_repeats_no_more_than_the_window,
         }
     };

@@ -220,7 +220,7 @@ pub async fn run_once_reports_what_it_did<S: Subject>(subject: &S) {
             postbox_core::store::Verdict::Release { after: None, reason: None },
         )
     });
-    postbox_core::Store::settle(&other, &back.collect::<Vec<_>>(), 0).await.unwrap();
+    postbox_core::Store::settle(&other, &back.collect::<Vec<_>>()).await.unwrap();
     subject.expire_lease(stuck).await;
     let mut relay =
         Relay::builder(subject.store(true)).dispatcher(sink.clone()).settings(quick()).build().unwrap();

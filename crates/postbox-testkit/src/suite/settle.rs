@@ -32,7 +32,7 @@ pub async fn every_verdict_is_written<S: Subject>(subject: &S) {
     ];
     let settlements: Vec<_> =
         rows.iter().zip(verdicts).map(|(row, verdict)| settlement(row, verdict)).collect();
-    assert!(store.settle(&settlements, 0).await.unwrap().lost.is_empty());
+    assert!(store.settle(&settlements).await.unwrap().lost.is_empty());
     let states = [0, 1, 2, 3, 4].map(|n| state(subject, rows[n].delivery.meta.event_id));
     let [sent, retry, release, later, dead] = states;
     let (sent, retry, release, later, dead) =
@@ -59,16 +59,15 @@ pub async fn a_stale_settle_changes_nothing<S: Subject>(subject: &S) {
     let taken = new[0].delivery.meta.event_id;
     let before = state(subject, taken).await;
     let settlements: Vec<_> = old.iter().map(|row| settlement(row, Verdict::Delivered)).collect();
-    let settled = stale.settle(&settlements, 0).await.unwrap();
+    let settled = stale.settle(&settlements).await.unwrap();
     assert!(settled.lost.contains(&new[0].lease.row));
     if subject.features().full {
         assert_eq!(settled.lost.len(), 1, "the other one was nobody's and may be settled");
     }
     assert_eq!(state(subject, taken).await, before);
-    let settled = fresh.settle(&[settlement(&new[0], Verdict::Delivered)], 0).await.unwrap();
+    let settled = fresh.settle(&[settlement(&new[0], Verdict::Delivered)]).await.unwrap();
     assert!(settled.lost.is_empty());
-    let again =
-        fresh.settle(&[settlement(&new[0], Verdict::Dead { reason: because("x") })], 0).await.unwrap();
+    let again = fresh.settle(&[settlement(&new[0], Verdict::Dead { reason: because("x") })]).await.unwrap();
     assert_eq!(again.lost.len(), 1, "what is settled stays settled");
     assert!(state(subject, taken).await.published);
 }
@@ -95,11 +94,11 @@ pub async fn what_several_claims_brought_is_settled_at_once<S: Subject>(subject:
         let taken = other.claim(request(ClaimMode::Suspect, 1)).await.unwrap().rows;
         assert_eq!(taken[0].delivery.meta.event_id, ids[3]);
         let settlements: Vec<_> = rows.iter().map(|row| settlement(row, Verdict::Delivered)).collect();
-        assert_eq!(store.settle(&settlements, 0).await.unwrap().lost, [taken[0].lease.row]);
+        assert_eq!(store.settle(&settlements).await.unwrap().lost, [taken[0].lease.row]);
         for id in &ids {
             assert_eq!(state(subject, *id).await.published, *id != ids[3]);
         }
-        other.settle(&[settlement(&taken[0], Verdict::Delivered)], 0).await.unwrap();
+        other.settle(&[settlement(&taken[0], Verdict::Delivered)]).await.unwrap();
     }
 }
 
@@ -110,7 +109,7 @@ pub async fn a_renewed_lease_lasts_and_a_lost_one_is_reported<S: Subject>(subjec
     let rows = claim(&store, 10).await.rows;
     let leases: Vec<_> = rows.iter().map(|row| row.lease.clone()).collect();
     assert_eq!(store.extend(leases.clone()).await.unwrap(), []);
-    let settled = store.settle(&[settlement(&rows[0], Verdict::Delivered)], 0).await.unwrap();
+    let settled = store.settle(&[settlement(&rows[0], Verdict::Delivered)]).await.unwrap();
     assert!(settled.lost.is_empty(), "the fence is the claim's, whatever was renewed");
     subject.expire_lease(ids[1]).await;
     let other = subject.store(false);
@@ -137,7 +136,7 @@ pub async fn the_log_of_attempts_keeps_the_last_ten<S: Subject>(subject: &S) {
         let verdict = Verdict::Retry { after: Duration::ZERO, reason: because("x") };
         let failure = Some(Box::new(failure));
         let settlement = Settlement { failure, ..settlement(&rows[0], verdict) };
-        store.settle(&[settlement], 0).await.unwrap();
+        store.settle(&[settlement]).await.unwrap();
     };
     let lines = async |event: EventId| state(subject, event).await.log_lines;
     fail(1).await;

@@ -36,7 +36,7 @@ fn counts(claim: &Claim) -> HashMap<TenantId, usize> {
 }
 
 async fn deliver<S: Store>(store: &S, claim: &Claim) {
-    let settled = store.settle(&settle_all(claim, &Verdict::Delivered), 0).await.expect("a settle");
+    let settled = store.settle(&settle_all(claim, &Verdict::Delivered)).await.expect("a settle");
     assert!(settled.lost.is_empty());
 }
 

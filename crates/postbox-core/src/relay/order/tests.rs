@@ -190,7 +190,7 @@ impl Store for Losing {
         let rows = if wanted { std::mem::take(&mut *self.rows.lock().unwrap()) } else { Vec::new() };
         Ok(Claim { standing: Standing::Active, rows, ..Claim::default() })
     }
-    async fn settle(&self, settlements: &[Settlement], _: usize) -> Result<Settled, StoreError> {
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let row = |one: &Settlement| (one.lease.row.as_u64_pair().1.cast_signed(), one.verdict.clone());
         self.settled.lock().unwrap().extend(settlements.iter().map(row));
         self.settles.lock().unwrap().push(settlements.len());

@@ -11,15 +11,21 @@ WITH place AS MATERIALIZED (
       AND (r.holder IS NULL OR r.holder = $2 OR r.expires_at < clock_timestamp() OR ($3 AND r.session))
       AND ($5 <> 'owner' OR r.shared_until IS NULL OR r.shared_until < clock_timestamp())
     FOR UPDATE
-), left_behind AS (
-    UPDATE {{table}} t
-    SET locked_at = to_timestamp(0), locked_by = 'left behind', attempts = t.attempts + 1
-    FROM place p
+), in_flight AS MATERIALIZED (
+    SELECT t.id
+    FROM {{table}} t, place p
     WHERE NOT p.own AND width_bucket(t.sequence, p.win) % 2 = 1
       -- Implied; only these find the rows in the index.
       AND t.available_at <= p.win_to AND (p.win_from IS NULL OR t.available_at >= p.win_from)
       AND t.sequence >= p.win[1] AND t.sequence < p.win[array_upper(p.win, 1)]
       AND t.published_at IS NULL AND t.dead_at IS NULL AND t.locked_at IS NULL
+    -- What somebody has locked keeps nobody from taking over: it waits like any other, and its last owner settles it no more.
+    FOR UPDATE OF t SKIP LOCKED
+), left_behind AS (
+    UPDATE {{table}} t
+    SET locked_at = to_timestamp(0), locked_by = 'left behind', attempts = least(t.attempts, 2147483646) + 1
+    FROM in_flight f
+    WHERE t.id = ANY (ARRAY[f.id])
     RETURNING 1
 )
 UPDATE {{relay}} r

@@ -12,7 +12,7 @@ WITH gate AS MATERIALIZED (
 )
 SELECT CASE WHEN c.id IS NULL THEN CASE WHEN NOT g.mine THEN 1 WHEN g.paused THEN 2 ELSE 3 END
             WHEN c.bytes IS NULL THEN CASE WHEN c.suspect THEN 4 ELSE 5 END END, c.place, c.bytes,
-       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts + 1, now(), c.created_at, c.available_at,
+       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, least(c.attempts, 2147483646) + 1, now(), c.created_at, c.available_at,
        CASE WHEN c.bytes <= $8 THEN c.payload::text END, CASE WHEN c.bytes <= $8 THEN c.payload_raw END, {{facts}}
 FROM gate g
 LEFT JOIN LATERAL (

@@ -6,7 +6,7 @@ WITH gate AS MATERIALIZED (
     WHERE r.tbl = $2
 )
 SELECT g.paused, g.mine, c.state, c.place, c.bytes,
-       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, c.attempts + 1, now(), c.created_at, c.available_at,
+       c.id, c.event_id, c.tenant_id, c.topic, c.sequence, least(c.attempts, 2147483646) + 1, now(), c.created_at, c.available_at,
        CASE WHEN c.bytes <= $4 THEN c.payload::text END, CASE WHEN c.bytes <= $4 THEN c.payload_raw END, {{facts}}, c.strand
 FROM gate g
 LEFT JOIN LATERAL (

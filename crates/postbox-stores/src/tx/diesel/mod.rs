@@ -26,7 +26,7 @@ fn is_open<C: AsyncConnection>(connection: &mut C) -> bool {
     !matches!(status.transaction_depth(), Ok(None))
 }
 
-/// What an error means to who records a message. Diesel keeps a few kinds of errors and the database's words, but no code: so
+/// What an error means to whoever records a message. Diesel keeps a few kinds of errors and the database's words, but no code: so
 /// they are read, as a server says them that speaks English.
 fn trouble(error: &Error, read: fn(&str) -> InboxTrouble) -> InboxTrouble {
     match error {

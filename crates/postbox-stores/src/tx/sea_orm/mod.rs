@@ -107,7 +107,7 @@ fn not_built(backend: DbBackend) -> DbErr {
     DbErr::BackendNotSupported { db, ctx: "Postbox is built without the feature for it" }
 }
 
-/// What an error means to who records a message.
+/// What an error means to whoever records a message.
 fn trouble(error: &DbErr) -> InboxTrouble {
     let (DbErr::Conn(RuntimeErr::SqlxError(error))
     | DbErr::Exec(RuntimeErr::SqlxError(error))

@@ -26,7 +26,7 @@ impl Backend for MySql {
     }
 }
 
-/// What an error of this database means to who records a message.
+/// What an error of this database means to whoever records a message.
 pub(super) fn trouble(error: &sqlx::Error) -> Option<InboxTrouble> {
     let error = error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
     Some(session::trouble(error.number()))

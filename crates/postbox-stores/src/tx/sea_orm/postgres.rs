@@ -83,7 +83,7 @@ fn moment(at: OffsetDateTime) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{micro:06}+00{era}")
 }
 
-/// What an error of this database means to who records a message.
+/// What an error of this database means to whoever records a message.
 pub(super) fn trouble(error: &sqlx::Error) -> Option<InboxTrouble> {
     let error = error.as_database_error()?.try_downcast_ref::<PgDatabaseError>()?;
     Some(session::trouble(error.code()))

@@ -25,7 +25,7 @@ impl Backend for Sqlite {
     }
 }
 
-/// What an error of this database means to who records a message.
+/// What an error of this database means to whoever records a message.
 pub(super) fn trouble(error: &sqlx::Error) -> Option<InboxTrouble> {
     error.as_database_error()?.try_downcast_ref::<SqliteError>()?;
     Some(inbox::trouble(error))

@@ -1,0 +1,137 @@
+//! Answers that come late, or not at all.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{active, endless};
+use crate::code::Code;
+use crate::redact::Summary;
+use crate::relay::Relay;
+use crate::relay::claim::Asked;
+use crate::relay::engine::Engine;
+use crate::relay::lease::Stage;
+use crate::relay::settle::{Outcome, Outcomes};
+use crate::store::{
+    Claim, ClaimMode, Claimed, Lease, OnDead, Order, Settled, Standing, Store, StoreError, StoreErrorKind,
+    Verdict,
+};
+use crate::testing::FailingDispatcher;
+
+const WAITING: Asked = Asked::Rows(ClaimMode::Waiting);
+
+fn engine() -> Engine<impl Store> {
+    let relay = Relay::builder(endless()).dispatcher(FailingDispatcher::times(0)).build().unwrap();
+    let mut engine = relay.engine;
+    engine.standing = Standing::Active;
+    engine
+}
+
+/// The same rows once more.
+fn again(claim: &Claim) -> Claim {
+    let claimed = |row: &Claimed| Claimed {
+        lease: row.lease.clone(),
+        delivery: row.delivery.clone(),
+        age: row.age,
+        strand: row.strand,
+        sinks_done: Vec::new(),
+    };
+    Claim { rows: claim.rows.iter().map(claimed).collect(), standing: claim.standing, ..Claim::default() }
+}
+
+/// What is settled now, as the engine hears of it later.
+fn taken(engine: &mut Engine<impl Store>) -> Outcomes {
+    std::mem::take(&mut engine.outcomes)
+}
+
+fn retry_at_once(lease: Lease) -> Outcome {
+    let mut outcome = Outcome::release(lease, None);
+    outcome.settlement.verdict =
+        Verdict::Retry { after: Duration::ZERO, reason: Summary::new("not now", 100) };
+    outcome
+}
+
+/// The usual way to lose a table: the connection first, then the place. What waits here would be sent beside its new owner.
+#[tokio::test(start_paused = true)]
+async fn a_queue_goes_back_also_when_the_place_is_lost_after_a_claim_that_failed() {
+    let mut engine = engine();
+    let now = Instant::now();
+    engine.claimed(now, &WAITING, Ok(active(3)));
+    assert_eq!(engine.lanes[0].queue.len(), 3);
+    let lost = StoreError::new(Code::DatabaseUnreachable, StoreErrorKind::Connection, "away");
+    engine.claimed(now, &WAITING, Err(lost));
+    assert_eq!(engine.lanes[0].queue.len(), 3, "nobody said that it is another's");
+    engine.claimed(now, &WAITING, Ok(Claim { standing: Standing::Standby, ..Claim::default() }));
+    assert_eq!(engine.lanes[0].queue.len(), 0);
+    assert!(engine.held.values().all(|held| held.stage == Stage::Settling));
+}
+
+/// An owner reads a row again that was given back, under the same token, and only then hears that this was written.
+#[tokio::test(start_paused = true)]
+async fn what_came_again_is_held_when_its_last_settle_is_heard_of() {
+    let mut engine = engine();
+    let (now, claim) = (Instant::now(), active(1));
+    engine.claimed(now, &WAITING, Ok(again(&claim)));
+    engine.release_cold();
+    let first = taken(&mut engine);
+    engine.claimed(now, &WAITING, Ok(again(&claim)));
+    engine.settled(first, Settled::default());
+    assert_eq!((engine.held.len(), engine.lanes[0].held), (1, 1), "it waits to be sent");
+    engine.release_cold();
+    let second = taken(&mut engine);
+    engine.settled(second, Settled::default());
+    assert_eq!((engine.held.len(), engine.lanes[0].held), (0, 0));
+}
+
+/// The same where order is kept: those behind it go on when it has arrived.
+#[tokio::test(start_paused = true)]
+async fn a_strand_goes_on_behind_one_that_came_again() {
+    let mut engine = engine();
+    engine.strands = crate::relay::order::Strands::new(Order::Aggregate(OnDead::Block));
+    let now = Instant::now();
+    let mut claim = active(2);
+    claim.rows.iter_mut().for_each(|row| row.strand = Some(7));
+    let [first, second] = [0, 1].map(|n| claim.rows[n].lease.clone());
+    engine.claimed(now, &WAITING, Ok(again(&claim)));
+    assert_eq!(engine.lanes[0].drain_cold().len(), 1, "one at a time");
+    engine.finish(retry_at_once(first.clone()));
+    let before = taken(&mut engine);
+    engine.claimed(now, &WAITING, Ok(again(&claim)));
+    engine.settled(before, Settled::default());
+    assert_eq!(engine.lanes[0].drain_cold().len(), 1, "it is tried again");
+    let mut arrived = Outcome::release(first, None);
+    arrived.settlement.verdict = Verdict::Delivered;
+    engine.finish(arrived);
+    let next = engine.lanes[0].drain_cold();
+    assert_eq!(next.iter().map(|item| item.lease.row).collect::<Vec<_>>(), [second.row]);
+}
+
+/// A relay that stops is alive as long as something runs.
+#[tokio::test(start_paused = true)]
+async fn a_relay_that_stops_goes_on_giving_signs_of_life() {
+    let mut engine = engine();
+    let now = Instant::now();
+    engine.stopping = true;
+    engine.next_beat = now + Duration::from_secs(1);
+    engine.start_beat(now);
+    assert!(engine.claiming.is_none(), "not yet");
+    engine.start_beat(engine.next_beat);
+    assert!(engine.claiming.is_some());
+    assert_eq!(engine.next_beat, now + Duration::from_secs(1) + engine.settings.poll_interval);
+}
+
+/// Somebody has locked the suspect that was seen: those who look for it in vain let the others work.
+#[tokio::test(start_paused = true)]
+async fn a_turn_of_suspects_in_vain_is_not_repeated_at_once() {
+    let mut engine = engine();
+    let now = Instant::now();
+    let seen = || Claim { standing: Standing::Active, suspects: true, ..Claim::default() };
+    engine.claimed(now, &WAITING, Ok(seen()));
+    assert!(engine.suspects_turn(now), "their turn");
+    engine.claimed(now, &Asked::Rows(ClaimMode::Suspect), Ok(active(0)));
+    engine.claimed(now, &WAITING, Ok(Claim { suspects: true, ..active(2) }));
+    assert!(!engine.suspects_turn(now), "the turn of the others");
+    assert_eq!(engine.lanes[0].queue.len(), 2, "who are not given back");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert!(engine.suspects_turn(Instant::now()), "and later it is theirs again");
+}
