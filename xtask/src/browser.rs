@@ -6,7 +6,7 @@ use std::process::Command;
 
 use postbox_testkit::server::chromedriver::failure;
 
-use crate::run::{output, works};
+use crate::run::output;
 
 /// The packages with such tests.
 const PACKAGES: [&str; 1] = ["postbox-cli"];
@@ -17,13 +17,12 @@ pub(crate) const NEEDS: &[(&str, &str)] = &[
     ("chromedriver", "chromium-driver"),
     // Without any font there is no text to click on.
     ("/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf", "fonts-dejavu-core"),
+    // It knows where this machine gets packages from.
+    ("npm", "npm"),
 ];
 
 /// axe-core as npm has it.
 const VERSION: &str = "4.11.0";
-
-/// Where it is for those who have no npm.
-const ADDRESS: &str = "https://registry.npmjs.org/axe-core/-/axe-core-";
 
 /// Whether a run of these packages needs a browser; of all packages, when none is chosen.
 pub(crate) fn needed(chosen: &[&str]) -> bool {
@@ -53,18 +52,11 @@ pub(crate) fn fetch(target: &Path) -> Result<(), String> {
     }
 }
 
-/// By npm where it is, which knows the registry of this machine; else from the public one.
 fn unpack(dir: &Path) -> Result<(), String> {
     let archive = format!("axe-core-{VERSION}.tgz");
-    if works("npm", &["--version"]) {
-        let mut npm = Command::new("timeout");
-        npm.args(["120", "npm", "pack", "--silent", &format!("axe-core@{VERSION}")]);
-        output(npm.current_dir(dir)).map_err(|error| cause(&error))?;
-    } else {
-        let mut curl = Command::new("curl");
-        curl.args(["-fsSL", "--max-time", "120", "-o", &archive, &format!("{ADDRESS}{VERSION}.tgz")]);
-        output(curl.current_dir(dir)).map_err(|error| cause(&error))?;
-    }
+    let mut npm = Command::new("timeout");
+    npm.args(["120", "npm", "pack", "--silent", &format!("axe-core@{VERSION}")]);
+    output(npm.current_dir(dir)).map_err(|error| cause(&error))?;
     output(Command::new("tar").args(["-xzf", &archive]).current_dir(dir)).map_err(|error| cause(&error))?;
     fs::remove_file(dir.join(&archive)).map_err(|error| error.to_string())
 }
