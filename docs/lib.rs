@@ -20,6 +20,7 @@ pages! {
     in_process: "book/in-process.md",
     inbox: "book/inbox.md",
     ordering: "book/ordering.md",
+    own_sink: "book/sinks/own.md",
     tenants: "book/tenants.md",
     routing: "book/routing.md",
     rust: "book/rust.md",

@@ -1,4 +1,4 @@
-//! The Postbox engine: events that commit with your data and always arrive.
+//! The Postbox engine: events that commit with your data and arrive at least once, or are set aside where you see them.
 //!
 //! This crate knows no database and no broker. Users take the `postbox` crate; implementors of a store or a sink
 //! need only this one.

@@ -1,4 +1,4 @@
-//! A transactional outbox: events commit with your data and always arrive.
+//! A transactional outbox: events commit with your data and arrive at least once, or are set aside where you see them.
 //!
 //! A service that saves an order and then tells the world about it can crash in between, and nobody ever hears of
 //! the order. With an outbox it writes the event into a table, *in the same transaction* as the order; a relay reads

@@ -15,7 +15,8 @@ const INTRODUCTION: &str = "\
 
 Each setting can be given as a flag, an environment variable or a key of `postbox.toml`; the first of these that is
 there wins, then the default. `postbox config show` prints what is in force and where it came from, `postbox config check` what
-is wrong. Everything that is wrong with settings is reported at once, before anything starts.
+is wrong: first everything about the settings themselves and, once they are right, everything about the tables, sinks and routes
+that they name. Nothing starts with settings that are wrong.
 
 - **File**: `postbox.toml` in the current directory if there is one, or the file that `--config` or `POSTBOX_CONFIG` names.
   A key before the dot in the tables below is a section: `relay.batch_size` is `batch_size` under `[relay]`. Unknown keys are errors.
