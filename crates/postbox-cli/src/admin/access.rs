@@ -130,13 +130,27 @@ impl Access {
             invalid("admin.listen is empty", "give an address such as 127.0.0.1:8080, or leave it out")
         })?;
         let access = Self::with(settings, listen)?;
-        if access.tokens.is_empty() && !listen.ip().is_loopback() {
-            let origin = config.origin("admin.listen").map(|o| format!(" (from {o})")).unwrap_or_default();
+        if !access.tokens.is_empty() {
+            return Ok(access);
+        }
+        let from = |path| config.origin(path).map(|origin| format!(" (from {origin})")).unwrap_or_default();
+        if !listen.ip().is_loopback() {
             let message = format!(
-                "admin.listen = {listen}{origin} can be reached by others, and there is no token: anybody could discard events"
+                "admin.listen = {listen}{} can be reached by others, and there is no token: anybody could discard events",
+                from("admin.listen")
             );
             let next =
                 "set OUTBOX_ADMIN_OPERATOR_TOKENS and OUTBOX_ADMIN_VIEWER_TOKENS, or listen on 127.0.0.1";
+            return Err(invalid(message, next));
+        }
+        // Who has another name for it has a proxy, and whatever comes through that comes from this machine.
+        if let Some(host) = access.hosts.iter().find(|host| !is_this_machine(host)) {
+            let message = format!(
+                "admin.hosts has {host}{}, a name that others can call, and there is no token: anybody could discard events",
+                from("admin.hosts")
+            );
+            let next =
+                "set OUTBOX_ADMIN_OPERATOR_TOKENS and OUTBOX_ADMIN_VIEWER_TOKENS, or leave the name out";
             return Err(invalid(message, next));
         }
         Ok(access)
@@ -305,6 +319,13 @@ fn bytes<const N: usize>(random: &SystemRandom) -> Result<[u8; N], Failure> {
         invalid("this machine gives no random numbers, and sessions need them", "check /dev/urandom")
     })?;
     Ok(bytes)
+}
+
+/// Whether nobody else can call it so.
+fn is_this_machine(host: &str) -> bool {
+    host == "localhost"
+        || host.ends_with(".localhost")
+        || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 fn without_port(host: &str) -> &str {
