@@ -125,11 +125,7 @@ pub(crate) async fn serve(listener: TcpListener, endpoints: Endpoints) {
         }
         tokio::spawn(upkeep(handle.clone()));
     }
-    let served = async {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        axum::serve(listener, router.with_state(endpoints)).await
-    };
-    if let Err(error) = served.await {
+    if let Err(error) = crate::serve::serve(listener, router.with_state(endpoints)).await {
         tracing::error!(%error, "the HTTP endpoints ended");
     }
 }

@@ -16,6 +16,7 @@ mod logs;
 mod render;
 mod report;
 mod say;
+mod serve;
 
 /// Events come and go by the batch, in many small pieces, on all threads.
 #[global_allocator]

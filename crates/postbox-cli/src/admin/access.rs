@@ -1,5 +1,7 @@
 //! Who may do what: tokens, sessions, and the names that browsers may call this server by.
 
+mod token;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +16,8 @@ use postbox_core::Code;
 use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use crate::config::{Admin as Settings, Config, Hidden, Secret};
+use self::token::{Token, from_file, token};
+use crate::config::{Admin as Settings, Config, Hidden};
 use crate::report::{Failure, Problem};
 
 /// The cookie of a session.
@@ -25,10 +28,6 @@ pub(super) const CSRF_HEADER: &str = "x-postbox-csrf";
 
 /// How long a session lasts.
 pub(super) const SESSION: Duration = Duration::from_hours(12);
-
-/// A shorter token could be guessed.
-const SHORTEST_TOKEN: usize = 16;
-const LONGEST_TOKEN: usize = 512;
 
 /// Sessions that were ended before their time; more than these are not remembered.
 const MOST_ENDED: usize = 10_000;
@@ -85,14 +84,13 @@ impl<S: Sync> FromRequestParts<S> for By {
 /// Who works where there are no tokens.
 const LOCAL: &str = "local";
 
-struct Token {
-    name: String,
-    role: Role,
-    /// What the token becomes under the key of this process: compared in constant time, whatever its length.
-    tag: hmac::Tag,
-    /// Signs its sessions. It is made of the token alone: every relay that has the token knows them, and none does once it was
-    /// taken away.
-    sessions: hmac::Key,
+/// A session that lasts.
+struct Session<'a> {
+    token: &'a Token,
+    /// What the token has signed.
+    payload: &'a str,
+    nonce: &'a str,
+    expires: u64,
 }
 
 /// Tokens and names.
@@ -132,13 +130,27 @@ impl Access {
             invalid("admin.listen is empty", "give an address such as 127.0.0.1:8080, or leave it out")
         })?;
         let access = Self::with(settings, listen)?;
-        if access.tokens.is_empty() && !listen.ip().is_loopback() {
-            let origin = config.origin("admin.listen").map(|o| format!(" (from {o})")).unwrap_or_default();
+        if !access.tokens.is_empty() {
+            return Ok(access);
+        }
+        let from = |path| config.origin(path).map(|origin| format!(" (from {origin})")).unwrap_or_default();
+        if !listen.ip().is_loopback() {
             let message = format!(
-                "admin.listen = {listen}{origin} can be reached by others, and there is no token: anybody could discard events"
+                "admin.listen = {listen}{} can be reached by others, and there is no token: anybody could discard events",
+                from("admin.listen")
             );
             let next =
                 "set OUTBOX_ADMIN_OPERATOR_TOKENS and OUTBOX_ADMIN_VIEWER_TOKENS, or listen on 127.0.0.1";
+            return Err(invalid(message, next));
+        }
+        // Who has another name for it has a proxy, and whatever comes through that comes from this machine.
+        if let Some(host) = access.hosts.iter().find(|host| !is_this_machine(host)) {
+            let message = format!(
+                "admin.hosts has {host}{}, a name that others can call, and there is no token: anybody could discard events",
+                from("admin.hosts")
+            );
+            let next =
+                "set OUTBOX_ADMIN_OPERATOR_TOKENS and OUTBOX_ADMIN_VIEWER_TOKENS, or leave the name out";
             return Err(invalid(message, next));
         }
         Ok(access)
@@ -228,48 +240,54 @@ impl Access {
             || self.hosts.contains(&without_port(authority).to_ascii_lowercase())
     }
 
-    /// Who has this token.
-    pub(super) fn by_token(&self, given: &str) -> Option<Who> {
+    fn token(&self, given: &str) -> Option<&Token> {
         // All of them, so that how long it takes says nothing about which it was.
-        let known = self.tokens.iter().fold(None, |found, token| {
+        self.tokens.iter().fold(None, |found, token| {
             let same = hmac::verify(&self.key, given.as_bytes(), token.tag.as_ref()).is_ok();
             if same { Some(token) } else { found }
-        })?;
+        })
+    }
+
+    /// Who has this token.
+    pub(super) fn by_token(&self, given: &str) -> Option<Who> {
+        let known = self.token(given)?;
         Some(Who { role: known.role, name: known.name.clone(), csrf: None, expires: None })
     }
 
     /// Begins a session for a token: the cookie's value.
     pub(super) fn begin(&self, given: &str) -> Option<String> {
-        let who = self.by_token(given)?;
-        let token = self.tokens.iter().find(|token| token.role == who.role && token.name == who.name)?;
+        // Signed with this one and no other: several may have the same name, and to take one away ends its sessions.
+        let token = self.token(given)?;
         let nonce = BASE64.encode(bytes::<18>(&self.random).ok()?);
         let payload = format!("1.{}.{nonce}", now() + SESSION.as_secs());
         let tag = hmac::sign(&token.sessions, payload.as_bytes());
         Some(format!("{payload}.{}", BASE64.encode(tag.as_ref())))
     }
 
-    /// Whose session it is, if it lasts.
-    pub(super) fn by_cookie(&self, cookie: &str) -> Option<Who> {
+    fn session<'a>(&'a self, cookie: &'a str) -> Option<Session<'a>> {
         let (payload, tag) = cookie.rsplit_once('.')?;
         let tag = BASE64.decode(tag).ok()?;
-        let known = self
+        let token = self
             .tokens
             .iter()
             .find(|token| hmac::verify(&token.sessions, payload.as_bytes(), &tag).is_ok())?;
         let mut parts = payload.split('.').skip(1);
         let (expires, nonce) = (parts.next()?.parse::<u64>().ok()?, parts.next()?);
-        if expires <= now() || self.lock().contains_key(nonce) {
-            return None;
-        }
-        let csrf = hmac::sign(&known.sessions, format!("csrf {payload}").as_bytes());
-        let csrf = Some(BASE64.encode(csrf.as_ref()));
-        Some(Who { role: known.role, name: known.name.clone(), csrf, expires: Some(expires) })
+        let lasts = expires > now() && !self.lock().contains_key(nonce);
+        lasts.then_some(Session { token, payload, nonce, expires })
     }
 
-    /// Ends a session before its time.
+    /// Whose session it is, if it lasts.
+    pub(super) fn by_cookie(&self, cookie: &str) -> Option<Who> {
+        let Session { token, payload, expires, .. } = self.session(cookie)?;
+        let csrf = hmac::sign(&token.sessions, format!("csrf {payload}").as_bytes());
+        let csrf = Some(BASE64.encode(csrf.as_ref()));
+        Some(Who { role: token.role, name: token.name.clone(), csrf, expires: Some(expires) })
+    }
+
+    /// Ends a session before its time. What is none is not remembered: anybody can make up cookies that never end.
     pub(super) fn end(&self, cookie: &str) {
-        let mut parts = cookie.split('.').skip(1);
-        let (Some(Ok(expires)), Some(nonce)) = (parts.next().map(str::parse), parts.next()) else { return };
+        let Some(Session { nonce, expires, .. }) = self.session(cookie) else { return };
         let (mut ended, now) = (self.lock(), now());
         ended.retain(|_, until| *until > now);
         if ended.len() < MOST_ENDED {
@@ -295,58 +313,19 @@ impl Access {
     }
 }
 
-fn token(key: &hmac::Key, role: Role, setting: &str, given: &str) -> Result<Token, Failure> {
-    let is_name = |name: &str| {
-        !name.is_empty()
-            && name.len() <= 64
-            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._@-".contains(&b))
-    };
-    let (name, token) = match given.split_once(':') {
-        Some((name, token)) if is_name(name) => (name, token),
-        _ => (role.as_str(), given),
-    };
-    let accepted =
-        "give tokens of at least 16 characters without spaces, such as alice:$(openssl rand -hex 32)";
-    if token.len() < SHORTEST_TOKEN || token.len() > LONGEST_TOKEN {
-        let message = format!(
-            "a token of {setting} has less than {SHORTEST_TOKEN} characters, or more than {LONGEST_TOKEN}"
-        );
-        return Err(invalid(message, accepted));
-    }
-    if !token.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(invalid(
-            format!("a token of {setting} has a space or a special character in it"),
-            accepted,
-        ));
-    }
-    let secret = format!("postbox admin session\0{}\0{name}\0{token}", role.as_str());
-    Ok(Token {
-        name: name.to_owned(),
-        role,
-        tag: hmac::sign(key, token.as_bytes()),
-        sessions: hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes()),
-    })
-}
-
-/// The tokens of a file, one on each line; what follows a `#` at the start of one is for people.
-fn from_file(setting: &str, file: &Secret) -> Result<Vec<Hidden>, Failure> {
-    let text = std::fs::read_to_string(file.reveal()).map_err(|error| {
-        invalid(format!("{setting} = {file} cannot be read: {error}"), "name a file that this user may read")
-    })?;
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let tokens: Vec<Hidden> = lines.map(Hidden::new).collect();
-    if tokens.is_empty() {
-        return Err(invalid(format!("{setting} = {file} has no token in it"), "write one on each line"));
-    }
-    Ok(tokens)
-}
-
 fn bytes<const N: usize>(random: &SystemRandom) -> Result<[u8; N], Failure> {
     let mut bytes = [0; N];
     random.fill(&mut bytes).map_err(|_| {
         invalid("this machine gives no random numbers, and sessions need them", "check /dev/urandom")
     })?;
     Ok(bytes)
+}
+
+/// Whether nobody else can call it so.
+fn is_this_machine(host: &str) -> bool {
+    host == "localhost"
+        || host.ends_with(".localhost")
+        || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
 fn without_port(host: &str) -> &str {

@@ -24,6 +24,9 @@ const MOST_EVENTS: usize = 1000;
 /// A larger body is none of ours.
 pub(super) const BODY_BYTES: usize = 64 * 1024;
 
+/// Nor is one that takes longer to arrive.
+const BODY_TIME: Duration = Duration::from_secs(10);
+
 /// What a filter of dead events has.
 pub(super) const DEAD_FILTER: [&str; 8] =
     ["topic", "aggregate_type", "aggregate_id", "tenant", "older_than", "since", "error", "cause"];
@@ -54,7 +57,17 @@ impl Fields {
 
     /// Those of a body: one JSON object.
     pub(super) async fn of_body(body: Body, known: &[&[&str]]) -> Result<Self, Refusal> {
-        let bytes = axum::body::to_bytes(body, BODY_BYTES).await.map_err(|_| {
+        Self::of_body_within(BODY_TIME, body, known).await
+    }
+
+    async fn of_body_within(limit: Duration, body: Body, known: &[&[&str]]) -> Result<Self, Refusal> {
+        let read = tokio::time::timeout(limit, axum::body::to_bytes(body, BODY_BYTES)).await;
+        let read = read.map_err(|_| {
+            let message = format!("the body did not arrive within {limit:?}");
+            Refusal::new(StatusCode::REQUEST_TIMEOUT, Code::AdminRequest, message)
+                .next("send all of it at once")
+        })?;
+        let bytes = read.map_err(|_| {
             let message = format!("the body is larger than {BODY_BYTES} bytes, or broke off");
             Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, Code::AdminRequest, message)
         })?;
@@ -235,6 +248,22 @@ pub(super) fn event_id(text: &str) -> Result<EventId, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::Fields;
+    use axum::body::{Body, Bytes};
+    use axum::http::StatusCode;
+    use axum::response::IntoResponse as _;
+    use futures_util::{StreamExt as _, stream};
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_body_that_does_not_end_is_not_waited_for() {
+        let begun = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"{\"a\""))]);
+        let body = Body::from_stream(begun.chain(stream::pending()));
+        let read = Fields::of_body_within(Duration::from_millis(20), body, &[&["a"]]).await;
+        assert_eq!(read.unwrap_err().into_response().status(), StatusCode::REQUEST_TIMEOUT);
+        let whole = Fields::of_body(Body::from("{\"a\": 1}"), &[&["a"]]).await.unwrap();
+        assert_eq!(whole.number("a", 1, 1).unwrap(), Some(1));
+    }
 
     fn query(text: &str) -> Fields {
         Fields::of_query(&format!("/x?{text}").parse().unwrap(), &[&["a", "limit", "event_id"]]).unwrap()

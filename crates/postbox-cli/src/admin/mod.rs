@@ -13,7 +13,6 @@ mod events;
 mod fields;
 mod guard;
 mod jobs;
-mod listener;
 mod openapi;
 mod overview;
 mod pages;
@@ -209,11 +208,7 @@ pub(crate) async fn serve(setup: Setup) {
     let streams = Arc::new(Semaphore::new(stream::MOST));
     let doctor = doctor::Office::default();
     let admin = Arc::new(Admin { access, tables, pulse, jobs, streams, doctor, config });
-    let served = async {
-        let listener = listener::Bounded::new(tokio::net::TcpListener::from_std(listener)?);
-        axum::serve(listener, router(&admin)).await
-    };
-    if let Err(error) = served.await {
+    if let Err(error) = crate::serve::serve(listener, router(&admin)).await {
         tracing::error!(%error, "the admin API ended");
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream::{self, Stream};
@@ -13,10 +14,11 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 use tokio::time::Instant;
 
-use super::Shared;
 use super::access::{Who, now};
 use super::answer::Refusal;
-use super::sample::{Pulse, Snapshot};
+use super::guard::cookie;
+use super::sample::Snapshot;
+use super::{Admin, Shared};
 
 /// So many at a time.
 pub(super) const MOST: usize = 32;
@@ -28,7 +30,9 @@ const LONGEST: Duration = Duration::from_hours(1);
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 struct Listening {
-    pulse: Arc<Pulse>,
+    admin: Arc<Admin>,
+    /// The cookie, where it is one that lets them listen.
+    session: Option<String>,
     overview: watch::Receiver<Arc<Snapshot>>,
     news: broadcast::Receiver<Arc<str>>,
     end: Instant,
@@ -37,16 +41,21 @@ struct Listening {
 }
 
 /// Streams until somebody has had enough.
-pub(super) async fn stream(State(admin): Shared, Extension(who): Extension<Option<Who>>) -> Response {
+pub(super) async fn stream(
+    State(admin): Shared,
+    Extension(who): Extension<Option<Who>>,
+    headers: HeaderMap,
+) -> Response {
     let Ok(place) = Arc::clone(&admin.streams).try_acquire_owned() else {
         return Refusal::busy(format!("{MOST} live streams are open already")).into_response();
     };
-    let left =
-        who.and_then(|who| who.expires).map(|expires| Duration::from_secs(expires.saturating_sub(now())));
+    let expires = who.and_then(|who| who.expires);
+    let left = expires.map(|expires| Duration::from_secs(expires.saturating_sub(now())));
     let listening = Listening {
-        pulse: Arc::clone(&admin.pulse),
+        session: expires.and_then(|_| cookie(&headers)).map(str::to_owned),
         overview: admin.pulse.overview.subscribe(),
         news: admin.jobs.news(),
+        admin,
         end: Instant::now() + left.unwrap_or(LONGEST).min(LONGEST),
         sent: None,
         _place: place,
@@ -58,15 +67,20 @@ pub(super) async fn stream(State(admin): Shared, Extension(who): Extension<Optio
 fn events(listening: Listening) -> impl Stream<Item = Result<Event, Infallible>> {
     stream::unfold(listening, |mut listening| async move {
         let event = listening.next().await?;
-        Some((Ok(event), listening))
+        // Who has logged out meanwhile is told nothing more.
+        listening.may_listen().then_some((Ok(event), listening))
     })
 }
 
 impl Listening {
+    fn may_listen(&self) -> bool {
+        self.session.as_ref().is_none_or(|cookie| self.admin.access.by_cookie(cookie).is_some())
+    }
+
     async fn next(&mut self) -> Option<Event> {
         loop {
             // As long as somebody listens, somebody looks.
-            self.pulse.look();
+            self.admin.pulse.look();
             let snapshot = Arc::clone(&self.overview.borrow_and_update());
             if snapshot.made.is_some() && self.sent != Some(snapshot.version) {
                 self.sent = Some(snapshot.version);

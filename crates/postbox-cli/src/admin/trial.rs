@@ -14,14 +14,16 @@ use super::fields::Fields;
 use crate::cmd::enqueue::enqueue;
 
 /// The topic where the request names none.
-const TOPIC: &str = "postbox.test.v1";
+const TOPIC: Topic = Topic::from_static("postbox.relay.test.v1");
 
 /// Writes it.
 pub(super) async fn write(State(admin): Shared, Path(id): Path<String>, By(who): By, body: Body) -> Answer {
     let table = admin.table(&id)?;
     let fields = Fields::of_body(body, &[&["topic"]]).await?;
-    let topic = fields.text("topic")?.unwrap_or_else(|| TOPIC.to_owned());
-    let topic = Topic::parse(topic).map_err(|error| Refusal::request(error.to_string()))?;
+    let topic = match fields.text("topic")? {
+        Some(given) => Topic::parse(given).map_err(|error| Refusal::request(error.to_string()))?,
+        None => TOPIC,
+    };
     let payload = json!({ "test": true, "by": who });
     let command = table
         .command("enqueue")

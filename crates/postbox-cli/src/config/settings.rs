@@ -217,7 +217,7 @@ settings! {
         base_path: String = kind::base_path(), default "/", env "OUTBOX_ADMIN_BASE_PATH", flag "base-path";
         /// Refuses every change, whoever asks.
         read_only: bool = kind::switch(), default "false", env "OUTBOX_ADMIN_READ_ONLY", flag "read-only";
-        /// The names by which browsers may call them, besides `localhost` and the address itself.
+        /// The names by which browsers may call them, besides `localhost` and the address itself. One that is not this machine's own needs tokens.
         hosts: Vec<String> = kind::hosts(), default "", env "OUTBOX_ADMIN_HOSTS", flag "admin-hosts";
         /// Tokens of those who may look. Prefer the variable or the file: a command line is visible to others.
         viewer_tokens: Vec<Hidden> = kind::tokens(), default "", env "OUTBOX_ADMIN_VIEWER_TOKENS", flag "viewer-tokens";

@@ -268,6 +268,15 @@ fn a_test_event_goes_the_way_of_all_events() {
         let audit = operator.json(&site.path("/audit?limit=1"));
         assert_eq!(audit["entries"][0]["action"], "enqueue");
         assert_eq!(audit["entries"][0]["what"]["event_id"], id.as_str());
+        // Whoever names no topic gets one that every table takes.
+        let sent = operator.post(&site.path("/test"), &json!({}));
+        assert_eq!(
+            (sent.status, sent.json()["topic"].as_str()),
+            (201, Some("postbox.relay.test.v1")),
+            "{sent:?}"
+        );
+        let page = site.path(&format!("/events/{}", sent.json()["event_id"].as_str().unwrap()));
+        until(&operator, &page, "its delivery", |page| page["event"]["status"] == "SENT");
         let wrong = operator.post(&site.path("/test"), &json!({ "topic": "not a topic" }));
         assert_eq!((wrong.status, wrong.code().as_str()), (400, "OUTBOX_ADMIN_REQUEST"));
         relay.stop(LONG);

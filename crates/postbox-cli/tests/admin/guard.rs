@@ -115,10 +115,18 @@ fn every_route_refuses_who_may_not() {
     // A session ends when it is told to, wherever its cookie still is.
     let leaving = viewer.with("x-postbox-csrf", &viewer_csrf);
     assert_eq!(viewer.get("/api/v1/tables").status, 200);
+    // Somebody else's logout, with a token and a cookie that is none, is not about it.
+    let other = client.bearer(VIEWER).with("cookie", "postbox_session=1.99999999999.x.y");
+    assert_eq!(other.post("/logout", &json!({})).status, 200);
+    assert_eq!(viewer.get("/api/v1/tables").status, 200);
+    let mut stream = viewer.stream();
+    assert_eq!(stream.next().unwrap().0, "overview");
     let left = leaving.post("/logout", &json!({}));
     assert_eq!((left.status, left.json()["authenticated"].as_bool()), (200, Some(false)), "{left:?}");
     assert!(left.header("set-cookie").unwrap().contains("Max-Age=0"));
     assert_eq!(viewer.get("/api/v1/tables").status, 401);
+    // What was on its way when it ended is all that a stream still tells.
+    assert!(stream.take(5).count() < 5, "the stream goes on after the logout");
     let log = relay.stderr();
     assert!(log.contains("a wrong token was refused") && !log.contains("0123456789abcdef"), "{log}");
     relay.stop(LONG);

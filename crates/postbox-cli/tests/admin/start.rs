@@ -30,7 +30,7 @@ fn what_would_open_it_to_others_is_refused() {
     let empty = site.dir.path().join("empty");
     std::fs::write(&empty, "# none\n").unwrap();
     let relay = ["relay", "--table", site.table, "--sink", "null:", "--dashboard"];
-    let cases: [Case; 7] = [
+    let cases: [Case; 9] = [
         (&["--admin-listen", "0.0.0.0:0"], &[], "there is no token"),
         (&["--admin-listen", "[::]:0"], &[("OUTBOX_ADMIN_READ_ONLY", "true")], "there is no token"),
         (&[], &[("OUTBOX_ADMIN_OPERATOR_TOKENS", "alice:secret")], "less than 16 characters"),
@@ -38,6 +38,13 @@ fn what_would_open_it_to_others_is_refused() {
         (&["--viewer-tokens-file", "empty"], &[], "has no token in it"),
         (&["--base-path", "postbox"], &[], "does not start with /"),
         (&["--admin-hosts", "https://a"], &[], "not a host name"),
+        // A proxy on this machine would make everybody somebody of this machine.
+        (
+            &["--admin-hosts", "localhost,ops.example.org"],
+            &[],
+            "admin.hosts has ops.example.org (from --admin-hosts)",
+        ),
+        (&["--read-only"], &[("OUTBOX_ADMIN_HOSTS", "10.0.0.7")], "there is no token"),
     ];
     for (more, env, says) in cases {
         for words in [&relay[..], &["config", "check", "--sink", "null:", "--dashboard"]] {
@@ -49,6 +56,8 @@ fn what_would_open_it_to_others_is_refused() {
             assert!(!done.stderr.contains("secret"), "{done:#?}");
         }
     }
+    let local = ["--admin-hosts", "localhost,Postbox.localhost,127.0.0.2,::1"];
+    site.ok(&[&["config", "check", "--sink", "null:", "--dashboard"], &local[..]].concat());
     let shown = finish(
         {
             let mut command = site.command(&["config", "show"]);

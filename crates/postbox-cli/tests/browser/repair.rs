@@ -1,5 +1,7 @@
 //! What somebody on call does: replay one, replay a cause, stop, discard, pause.
 
+use postbox_core::{Pattern, Topic};
+
 use crate::common::{Place, TABLE, TOPIC, distinct};
 use crate::desk::{bury, desk, sent};
 
@@ -238,14 +240,47 @@ fn a_table_is_paused_with_a_reason_and_resumed() {
     assert_eq!(desk.browser.complaints(), Vec::<String>::new());
 }
 
+/// What a test event is called before somebody calls it otherwise: a topic that can be written and that goes to the sink.
+#[test]
+fn every_pattern_has_a_topic_for_trying() {
+    let desk = desk!(Place::new());
+    let cases = [
+        ("**", "postbox.relay.test.v1"),
+        ("*.*.*.*", "postbox.relay.test.v1"),
+        ("shop.**", "shop.relay.test.v1"),
+        ("shop.order.**", "shop.order.test.v1"),
+        ("shop.order.placed.**", "shop.order.placed.v1"),
+        ("shop.order.placed.late.**", "shop.order.placed.late.v1"),
+        ("shop.*.*.*", "shop.relay.test.v1"),
+        ("shop.*.placed.v2", "shop.relay.placed.v2"),
+        ("**.placed.*", "postbox.relay.placed.v1"),
+        ("shop.**.v3", "shop.relay.test.v3"),
+        ("shop.**.order.**", "shop.order.test.v1"),
+        ("a.b.c.d.*.*", "a.b.c.d.test.v1"),
+        ("org.member.added.v1", "org.member.added.v1"),
+        // No topic that can be written goes there.
+        ("shop.*.*", ""),
+        ("OrderPlaced", ""),
+        ("shop.order.placed.late", ""),
+    ];
+    let script = "const [patterns, tell] = arguments;
+        import(new URL('assets/pages/sinks.js', document.baseURI)).then(({ example }) => tell(patterns.map(example)));";
+    let patterns: Vec<&str> = cases.iter().map(|(pattern, _)| *pattern).collect();
+    let topics = desk.browser.run_async(script, &[serde_json::json!(patterns)]);
+    for (i, (pattern, wanted)) in cases.into_iter().enumerate() {
+        assert_eq!(topics[i], wanted, "{pattern}");
+        let goes = |topic| pattern.parse::<Pattern>().unwrap().matches(&topic);
+        assert!(wanted.is_empty() || Topic::parse(wanted).is_ok_and(goes), "{pattern}: {wanted}");
+    }
+}
+
 #[test]
 fn a_test_event_is_sent_and_followed_to_its_trace() {
     let setting = ("OUTBOX_ADMIN_TRACE_URL", "https://traces.example/trace/{trace_id}");
     let desk = desk!(Place::new(), &[], &[setting]);
     desk.goto("sinks");
     desk.browser.press("Send a test event…");
-    desk.browser.fill("#topic", TOPIC);
-    desk.browser.see(&format!("postbox enqueue --table {TABLE} --topic {TOPIC}"));
+    desk.browser.see(&format!("postbox enqueue --table {TABLE} --topic postbox.relay.test.v1"));
     desk.browser.press("Send");
     desk.browser.wait("its page", "location.hash.startsWith('#/event/')");
     desk.browser.see("Delivered");

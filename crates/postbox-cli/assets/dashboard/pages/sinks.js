@@ -72,10 +72,24 @@ function last(sink) {
   return text ? h("span", { class: "wrap" }, text) : h("span", { class: "faint" }, "none since this process started");
 }
 
+/// A topic of the form that all have, and that the pattern matches; nothing if there is none.
+export function example(pattern) {
+  const given = pattern.split(".");
+  const named = given.filter((one) => one !== "**").length;
+  const last = given.lastIndexOf("**");
+  // Two stars may be any number of segments: those of the last make up what is missing, its version too where nothing follows.
+  const missing = Math.max(4 - named, last === given.length - 1 ? 1 : 0);
+  const parts = given.flatMap((one, at) => (one !== "**" ? one : at === last ? Array(missing).fill("*") : []));
+  const words = ["postbox", "relay", "test"];
+  const topic = parts.map((one, at) => (one !== "*" ? one : at === parts.length - 1 ? "v1" : (words[at] ?? "test"))).join(".");
+  return topic.length < 128 && /^([a-z0-9-]+\.){3,}v[1-9][0-9]{0,7}$/.test(topic) ? topic : "";
+}
+
 /// An event for trying, which goes the way that all events go; its page shows how far it came.
 function test(view, sink) {
   const table = sink.tables[0]?.id ?? view.table;
-  const guess = sink.routes?.[0]?.topic?.replaceAll("**", "postbox.test").replaceAll("*", "test") ?? "postbox.test.v1";
+  const patterns = sink.routes?.length ? sink.routes.map((route) => route.topic) : ["**"];
+  const guess = patterns.map(example).find(Boolean) ?? "";
   const press = () => {
     const topic = h("input", { id: "topic", autocomplete: "off", maxlength: "255", value: guess });
     return confirm({

@@ -50,6 +50,38 @@ fn a_token_says_who_has_it_and_a_cookie_is_none() {
     assert!(access.by_cookie(&cookie).is_none());
 }
 
+/// Tokens without a name are all called by their role.
+#[test]
+fn a_session_is_of_one_token_also_where_several_have_its_name() {
+    let with = |tokens: &[&str]| {
+        let operator_tokens = tokens.iter().map(|token| Hidden::new(*token)).collect();
+        Access::with(&Settings { operator_tokens, ..settings() }, "127.0.0.1:1".parse().unwrap()).unwrap()
+    };
+    let (first, second) = ("0123456789abcdef-first", "0123456789abcdef-second");
+    let both = with(&[first, second]);
+    for (own, other) in [(first, second), (second, first)] {
+        let cookie = both.begin(own).unwrap();
+        assert_eq!(both.by_cookie(&cookie).unwrap().label(), "operator");
+        assert!(with(&[own]).by_cookie(&cookie).is_some(), "the other token was taken away");
+        assert!(with(&[other]).by_cookie(&cookie).is_none(), "its token was taken away");
+    }
+}
+
+#[test]
+fn what_is_no_session_is_not_remembered_as_ended() {
+    let access = access();
+    let cookie = access.begin("0123456789abcdef-bob").unwrap();
+    let tag = cookie.rsplit('.').next().unwrap();
+    for made_up in ["1.99999999999.x.y", &format!("1.99999999999.x.{tag}"), "1.99999999999", ".", ""] {
+        access.end(made_up);
+    }
+    assert!(access.lock().is_empty());
+    access.end(&cookie);
+    access.end(&cookie);
+    assert_eq!(access.lock().len(), 1);
+    assert!(access.by_cookie(&cookie).is_none());
+}
+
 #[test]
 fn only_names_of_the_list_and_addresses_of_its_own_are_known() {
     let access = access();
