@@ -282,7 +282,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
             (_, false) => format!("{again}; {now}"),
         };
         let change = Change { verb: "replay", meaning, rows, table: &table, database: &database };
-        if !change.confirmed(call.on("yes"), call.json)? {
+        if !change.confirmed(call)? {
             return unchanged(call);
         }
         let who = operator();

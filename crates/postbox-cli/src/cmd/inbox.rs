@@ -113,7 +113,7 @@ pub(crate) fn forget(call: &Call<'_>) -> Result<Exit, Failure> {
             describe(&filter)
         );
         let change = Change { verb: "forget", meaning, rows, table: &inbox, database: &database };
-        if !change.confirmed(call.on("yes"), call.json)? {
+        if !change.confirmed(call)? {
             return unchanged(call);
         }
         let progress = Progress::new(call.json);
