@@ -22,7 +22,7 @@ pub(crate) fn list(call: &Call<'_>) -> Result<Exit, Failure> {
     let table = one_table(&call.config)?;
     let database = Database::of(&call.config)?;
     let filter = given::dead_filter(call)?;
-    let limit = given::number::<u32>(call, "limit")?.unwrap_or(50);
+    let limit = given::number(call, "limit", 1..=u32::MAX)?.unwrap_or(50);
     block_on(within_patience(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
