@@ -228,7 +228,7 @@ fn what_it_cannot_do_is_said() {
         (&["migrate", "up", "--table", TABLE, "--grants", "relay=a"], "GRANT"),
         (
             &["relay", "--table", TABLE, "--sink", "null:", "--claim", "owner", "--single-active=false"],
-            "single_active is off",
+            "single_active = false",
         ),
         (&["relay", "--table", TABLE, "--sink", "null:", "--ordering", "aggregate"], "--order-index"),
         (&["bench"], "PostgreSQL and SQLite"),

@@ -213,3 +213,15 @@ fn what_is_removed_is_counted_and_written_down() {
         "nothing is left to do, or correct the name",
     );
 }
+
+/// A container has a user by number.
+#[test]
+fn who_has_no_name_is_known_by_number() {
+    let folder = Folder::new();
+    let mut command = folder.command(&["pause", "--table", TABLE]);
+    command.env_remove("USER");
+    let done = finish(command, "");
+    assert_eq!(done.code, 0, "{done:?}");
+    let number = rustix::process::getuid().as_raw();
+    assert_eq!(folder.sql("SELECT who FROM postbox_audit"), format!("uid {number}@testhost"));
+}
