@@ -5,6 +5,7 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use postbox_core::Code;
 
+use crate::cli::Call;
 use crate::database::Database;
 use crate::render::{counted, printable};
 use crate::report::{Failure, Problem};
@@ -23,39 +24,36 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Shows what would be done, and asks.
-    pub(crate) fn confirmed(&self, yes: bool, json: bool) -> Result<bool, Failure> {
+    /// Shows what would be done, and asks: `y` on this machine's database, the name of the database on another. `--yes` answers
+    /// beforehand; without a terminal there is no other way.
+    pub(crate) fn confirmed(&self, call: &Call<'_>) -> Result<bool, Failure> {
         let Self { verb, rows, table, database, .. } = self;
         let place = format!("{} in {table} @ {}", counted(*rows, "row"), database.place());
-        if !json {
-            tell(&format!("{}\n{}\n", printable(&self.meaning), place));
+        let mut input = std::io::stdin().lock();
+        let asks = !call.on("yes") && input.is_terminal();
+        // Scripts that want JSON are told nothing else; somebody who is asked has to know about what.
+        if asks || !call.json {
+            tell(&format!("{}\n{place}\n", printable(&self.meaning)));
         }
-        sure(verb, &place, database, yes)
+        if call.on("yes") {
+            return Ok(true);
+        }
+        if !asks {
+            let message = format!("cannot ask whether to {verb} {place}: there is no terminal");
+            return Err(Problem::new(Code::ConfigMissing, message).next("pass --yes").into());
+        }
+        let (name, local) = database.name();
+        if local {
+            tell(&format!("{verb} them? [y/N] "));
+        } else {
+            tell(&format!("Type {name:?} to {verb}: "));
+        }
+        let mut answer = String::new();
+        // No answer is a no.
+        let read = input.read_line(&mut answer).unwrap_or(0);
+        let answer = answer.trim();
+        Ok(read > 0 && if local { matches!(answer, "y" | "Y" | "yes") } else { answer == name })
     }
-}
-
-/// Asks before something is changed for good: `y` on this machine's database, the name of the database on another.
-/// `--yes` answers beforehand; without a terminal there is no other way.
-pub(crate) fn sure(verb: &str, what: &str, database: &Database, yes: bool) -> Result<bool, Failure> {
-    if yes {
-        return Ok(true);
-    }
-    let mut input = std::io::stdin().lock();
-    if !input.is_terminal() {
-        let message = format!("cannot ask whether to {verb} {what}: there is no terminal");
-        return Err(Problem::new(Code::ConfigMissing, message).next("pass --yes").into());
-    }
-    let (name, local) = database.name();
-    if local {
-        tell(&format!("{verb} them? [y/N] "));
-    } else {
-        tell(&format!("Type {name:?} to {verb}: "));
-    }
-    let mut answer = String::new();
-    // No answer is a no.
-    let read = input.read_line(&mut answer).unwrap_or(0);
-    let answer = answer.trim();
-    Ok(read > 0 && if local { matches!(answer, "y" | "Y" | "yes") } else { answer == name })
 }
 
 /// Says something beside the result.

@@ -6,7 +6,7 @@ use postbox_core::{Cleaner, Code, OnDead, Order, Pattern, Relay, RelayHealth, Se
 use postbox_sinks::AnySink;
 use postbox_stores::any::{AnyAdmin, AnyIdempotency, AnyStore, Dialect, StoreSettings, Strategy};
 
-use crate::config::{self, Claim, Config, mask};
+use crate::config::{Config, Ordering, mask};
 use crate::database::Database;
 use crate::report::{Failure, Problem};
 
@@ -71,27 +71,34 @@ pub(crate) fn store(
     table: &TableName,
     name: &str,
 ) -> Result<AnyStore, Failure> {
-    let leased = match database.dialect() {
-        Dialect::Postgres | Dialect::MySql => None,
-        Dialect::Sqlite => Some("rows of a SQLite file are leased"),
-    };
-    if let Some(why) = leased.filter(|_| config.relay.claim == Claim::Owner) {
-        let message = format!("relay.claim = \"owner\": {why}");
-        return Err(Problem::new(Code::ConfigUnsupported, message).next("leave relay.claim at auto").into());
-    }
+    claimed(config, database)?;
     let settings = StoreSettings {
         single_active: config.relay.single_active,
         name: name.to_owned(),
-        strategy: match config.relay.claim {
-            Claim::Auto => Strategy::Auto,
-            Claim::Lease => Strategy::Lease,
-            Claim::Owner => Strategy::Owner,
-        },
+        strategy: config.relay.claim,
         order: order(config),
         history: config.relay.history,
         tenants: Tenants { only: config.relay.tenants.clone(), fair: config.relay.fair_tenants },
     };
     Ok(database.store(table, settings))
+}
+
+/// Refuses to own what only can be leased. What does not depend on the database was refused with the settings.
+fn claimed(config: &Config, database: &Database) -> Result<(), Failure> {
+    if config.relay.claim != Strategy::Owner {
+        return Ok(());
+    }
+    let why = match (database.dialect(), config.relay.ordering) {
+        (Dialect::Sqlite, Ordering::None | Ordering::Aggregate) => "rows of a SQLite file are leased",
+        (Dialect::MySql, Ordering::Aggregate) => {
+            "relay.ordering = \"aggregate\" leases rows on MySQL and MariaDB"
+        }
+        (Dialect::MySql, Ordering::None) | (Dialect::Postgres, Ordering::None | Ordering::Aggregate) => {
+            return Ok(());
+        }
+    };
+    let message = format!("relay.claim = \"owner\": {why}");
+    Err(Problem::new(Code::ConfigUnsupported, message).next("leave relay.claim at auto").into())
 }
 
 /// The relay of a table, with a store of its own; sinks are shared between tables, so that a file is open once.
@@ -202,7 +209,11 @@ pub(crate) fn monitor(config: &Config, database: &Database, table: &TableName) -
 
 /// Everything of a configuration that can be wrong without a database; all of it is reported.
 pub(crate) fn check(config: &Config) -> Result<(), Failure> {
+    let relays = config.relay.enabled;
     let mut problems = Vec::new();
+    if relays {
+        problems.extend(config.check_relay().into_iter().map(Problem::from));
+    }
     let mut note = |result: Result<(), Failure>| {
         if let Err(Failure::Problems(found)) = result {
             problems.extend(found);
@@ -211,7 +222,8 @@ pub(crate) fn check(config: &Config) -> Result<(), Failure> {
     for config in config.each() {
         note(tables(&config.relay.tables).map(drop));
         note(tables(&config.cleaner.tables).map(drop));
-        note(Database::of(&config).map(drop));
+        let database = Database::of(&config);
+        note(database.and_then(|database| if relays { claimed(&config, &database) } else { Ok(()) }));
     }
     note(sinks(config).map(drop));
     note(crate::admin::check(config));
@@ -258,10 +270,9 @@ fn describe_routes(config: &Config) -> String {
 
 /// In what order events are delivered.
 fn order(config: &Config) -> Order {
-    match (config.relay.ordering, config.relay.on_dead) {
-        (config::Ordering::None, _) => Order::None,
-        (config::Ordering::Aggregate, config::OnDead::Block) => Order::Aggregate(OnDead::Block),
-        (config::Ordering::Aggregate, config::OnDead::Skip) => Order::Aggregate(OnDead::Skip),
+    match config.relay.ordering {
+        Ordering::None => Order::None,
+        Ordering::Aggregate => Order::Aggregate(config.relay.on_dead),
     }
 }
 
@@ -301,7 +312,9 @@ pub(crate) fn host() -> String {
 /// Who this is, for the audit log.
 pub(crate) fn operator() -> String {
     let user = ["USER", "LOGNAME"].into_iter().find_map(|name| std::env::var(name).ok());
-    let user = user.filter(|user| !user.trim().is_empty()).unwrap_or_else(|| "unknown".to_owned());
+    // A container has a number for its user, and often no name.
+    let number = || format!("uid {}", rustix::process::getuid().as_raw());
+    let user = user.filter(|user| !user.trim().is_empty()).unwrap_or_else(number);
     let name = format!("{user}@{}", host());
     name.chars().filter(|c| !c.is_control()).take(200).collect()
 }

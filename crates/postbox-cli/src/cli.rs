@@ -256,7 +256,7 @@ pub(crate) fn command() -> Command {
             "Start: postbox migrate up --table public.org_outbox\n       \
              postbox relay --table public.org_outbox --sink stdout:\n\n\
              DATABASE_URL names the database; `postbox config show` lists every setting.\n\
-             Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 found problems, 130 stopped by a second signal.",
+             Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 found problems, 130 stopped at once by a signal.",
         )
         .subcommand_required(true)
         .arg_required_else_help(true)
@@ -271,7 +271,10 @@ fn switch(name: &'static str, help: &'static str) -> Arg {
 }
 
 fn option(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(value).help(help)
+    // -1 or -5s shall be refused as a value, and not as a flag that nobody knows. Not so with texts: one that was forgotten would
+    // take the next flag for its own.
+    let measured = matches!(value, "NUMBER" | "DURATION" | "TIME" | "RATE" | "SEQUENCE");
+    Arg::new(name).long(name).value_name(value).help(help).allow_hyphen_values(measured)
 }
 
 fn relay() -> Command {

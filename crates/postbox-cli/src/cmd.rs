@@ -11,7 +11,7 @@ pub(crate) mod doctor;
 pub(crate) mod enqueue;
 pub(crate) mod events;
 pub(crate) mod explain;
-mod given;
+pub(crate) mod given;
 pub(crate) mod inbox;
 pub(crate) mod migrate;
 pub(crate) mod pause;

@@ -27,7 +27,7 @@ for one database where the configuration has several. Commands that replay, disc
 | 1 | tried and failed |
 | 2 | usage, configuration, or an event that cannot be enqueued |
 | 3 | looked for problems and found some |
-| 130 | stopped at once by a second signal |
+| 130 | stopped at once: Ctrl-C at a question, a second signal to a relay |
 ";
 
 const ERRORS: &str = "\

@@ -5,7 +5,6 @@ mod ask;
 mod assemble;
 mod cli;
 mod cmd;
-#[allow(dead_code, unused_imports, reason = "its tests and its reference page use more than the commands do")]
 mod config;
 mod control;
 mod database;

@@ -8,7 +8,7 @@ use postbox_core::redact::Summary;
 use postbox_core::{Code, EnqueueError, EventError, RelayError, StoreError, TableName};
 use serde_json::{Value, json};
 
-use crate::config::ConfigErrors;
+use crate::config::{ConfigError, ConfigErrors};
 
 /// The longest message: a database may quote whole statements.
 const MESSAGE_BYTES: usize = 4096;
@@ -310,6 +310,12 @@ impl fmt::Display for Failure {
                 f.write_str(&lines.join("\n"))
             }
         }
+    }
+}
+
+impl From<ConfigError> for Problem {
+    fn from(error: ConfigError) -> Self {
+        Self::new(error.code, error.to_line()).next(error.next)
     }
 }
 

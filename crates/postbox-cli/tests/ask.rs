@@ -93,3 +93,24 @@ fn a_table_is_not_removed_by_accident() {
     let (code, screen) = asked(&place, down, &remote, "to remove: ", &format!("{name}\n"));
     assert!(code == Some(0) && screen.contains("removed public.org_outbox"), "{screen}");
 }
+
+/// Whoever is asked sees about what, and gets JSON for an answer if that is wanted.
+#[test]
+fn a_question_says_what_it_is_about_with_json_too() {
+    let place = Place::new();
+    place.insert(2);
+    place.db.psql(&format!("UPDATE {TABLE} SET dead_at = now(), last_error = 'no' WHERE sequence = 1"));
+    let local = place.db.url.clone();
+    for (words, verb, about) in [
+        ("dead discard --all --json", "discard", "DELETE FROM public.org_outbox WHERE dead"),
+        ("dead replay --all --json", "replay", "1 row in public.org_outbox"),
+        ("migrate down --json", "remove", "DROP TABLE public.org_outbox: 1 waiting, 1 dead, 0 published"),
+    ] {
+        let (code, screen) = asked(&place, words, &local, &format!("{verb} them? [y/N] "), "n\n");
+        let question = screen.find("[y/N]").unwrap();
+        assert_eq!(code, Some(1), "{words}: {screen}");
+        assert!(screen[..question].contains(about), "{words}: {screen}");
+        assert!(screen[question..].contains("{\"changed\":false}"), "{words}: {screen}");
+    }
+    assert_eq!(place.count("true"), 2);
+}

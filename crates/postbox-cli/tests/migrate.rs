@@ -96,7 +96,11 @@ fn a_table_becomes_ordered_and_is_relayed_in_order() {
 #[test]
 fn down_asks_and_refuses_to_lose_events() {
     let place = Place::new();
-    place.insert(1);
+    place.insert(5);
+    place.db.psql(&format!(
+        "UPDATE {TABLE} SET dead_at = now(), last_error = 'no' WHERE sequence = 1;
+         UPDATE {TABLE} SET published_at = now() WHERE sequence = 2"
+    ));
     let down = ["migrate", "down", "--table", TABLE];
     let done = place.run(&down);
     assert_eq!(done.code, 2, "{done:?}");
@@ -107,17 +111,20 @@ fn down_asks_and_refuses_to_lose_events() {
         done.stderr.contains("error[OUTBOX_NOT_EMPTY]") && done.stderr.contains("--discard-unpublished"),
         "{done:?}"
     );
-    assert_eq!(place.count("true"), 1);
+    assert_eq!(place.count("true"), 5);
     // A table of the environment is no explicit table.
     let mut command = place.command(&["migrate", "down", "--yes", "--discard-unpublished"]);
     command.env("OUTBOX_RELAY_TABLES", TABLE);
     let done = finish(command, "");
     assert_eq!(done.code, 2, "{done:?}");
     assert!(done.stderr.contains("OUTBOX_NO_TABLES"), "{done:?}");
-    assert_eq!(
-        place.ok(&["migrate", "down", "--table", TABLE, "--yes", "--discard-unpublished"]),
-        "removed public.org_outbox\n"
-    );
+    let done = place.run(&["migrate", "down", "--table", TABLE, "--yes", "--discard-unpublished"]);
+    assert_eq!((done.code, done.stdout.as_str()), (0, "removed public.org_outbox\n"), "{done:?}");
+    let lost = "DROP TABLE public.org_outbox: 3 waiting, 1 dead, 1 published: for good\n5 rows in public.org_outbox @ ";
+    assert!(done.stderr.contains(lost), "{done:?}");
+    // Who has lost what is known when the table is not.
+    let log = "SELECT who, action, tbl, what->>'waiting', what->>'dead', what->>'published', events FROM postbox_audit";
+    assert_eq!(place.db.psql(log), "tester@testhost|migrate_down|public.org_outbox|3|1|1|5");
     assert_eq!(tables(&place), "postbox_audit postbox_relay");
     let done = place.run(&["migrate", "down", "--table", TABLE, "--yes"]);
     assert_eq!((done.code, done.stderr.contains("OUTBOX_TABLE_MISSING")), (1, true), "{done:?}");

@@ -117,8 +117,13 @@ fn an_operators_day() {
 
     let refused = place.run(&["migrate", "down", "--table", TABLE, "--yes"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("OUTBOX_NOT_EMPTY"), "{refused:#?}");
-    place.ok(&["migrate", "down", "--table", TABLE, "--yes", "--discard-unpublished"]);
+    let down = place.json(&["migrate", "down", "--table", TABLE, "--yes", "--discard-unpublished"]);
+    let held = serde_json::json!([{ "table": TABLE, "waiting": 1, "dead": 0, "published": 1 }]);
+    assert_eq!((&down["removed"], &down["held"]), (&serde_json::json!([TABLE]), &held), "{down}");
     assert_eq!(place.db.sql("show tables"), "postbox_audit\npostbox_relay\npostbox_window");
+    let log = "select concat_ws(' ', who, tbl, json_value(what, '$.waiting'), json_value(what, '$.published'), events)
+               from postbox_audit where action = 'migrate_down'";
+    assert_eq!(place.db.sql(log), "tester@testhost org_outbox 1 1 2");
 }
 
 /// What is broken is named by its code.
@@ -223,7 +228,7 @@ fn what_it_cannot_do_is_said() {
         (&["migrate", "up", "--table", TABLE, "--grants", "relay=a"], "GRANT"),
         (
             &["relay", "--table", TABLE, "--sink", "null:", "--claim", "owner", "--single-active=false"],
-            "single_active is off",
+            "single_active = false",
         ),
         (&["relay", "--table", TABLE, "--sink", "null:", "--ordering", "aggregate"], "--order-index"),
         (&["bench"], "PostgreSQL and SQLite"),

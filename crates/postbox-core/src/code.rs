@@ -48,7 +48,7 @@ codes! {
         "Correct the payload; bytes that are not JSON can be sent with a content type.";
     HeadersInvalid = "OUTBOX_HEADERS_INVALID",
         "The headers break a limit, or a name or value holds a control character.",
-        "Send fewer or shorter headers, or put the data into the payload.";
+        "Correct the name or value that the message is about; send fewer or shorter headers, or put the data into the payload.";
     FieldInvalid = "OUTBOX_FIELD_INVALID",
         "A field of the event holds a value that cannot be stored.",
         "Correct the field that the message names.";

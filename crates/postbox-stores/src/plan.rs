@@ -1,4 +1,4 @@
-//! A migration before it happens: what has to be done, and what that asks of others.
+//! A migration before it happens: what has to be done, what that asks of others, and what it would remove.
 
 use postbox_core::TableName;
 
@@ -65,6 +65,51 @@ pub enum Ordered {
     Index,
     /// Also the trigger that does this for them: one aggregate's writers wait for each other.
     Writers,
+}
+
+/// What a table and its history hold: what goes with them when they are removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Events that wait for their delivery. In a table of the standard columns, which do not tell, dead ones count as such.
+    pub waiting: u64,
+    /// Dead events.
+    pub dead: u64,
+    /// Published events, also those that were moved to the history.
+    pub published: u64,
+}
+
+impl Held {
+    /// How a removal is called in the audit log.
+    pub(crate) const ACTION: &'static str = "migrate_down";
+
+    /// Counts them, in this order, in one pass.
+    pub(crate) fn sql(tells_dead: bool, has_history: bool) -> String {
+        let dead = if tells_dead { "dead_at IS NOT NULL" } else { "1 = 0" };
+        let moved = if has_history { " + (SELECT count(*) FROM {{history}})" } else { "" };
+        format!(
+            "SELECT count(CASE WHEN published_at IS NULL AND NOT ({dead}) THEN 1 END),
+                    count(CASE WHEN published_at IS NULL AND {dead} THEN 1 END), count(published_at){moved}
+             FROM {{{{table}}}}"
+        )
+    }
+
+    /// What the statement answered.
+    pub(crate) fn of((waiting, dead, published): (i64, i64, i64)) -> Self {
+        let [waiting, dead, published] =
+            [waiting, dead, published].map(|count| u64::try_from(count).unwrap_or_default());
+        Self { waiting, dead, published }
+    }
+
+    /// All of them, as the audit log counts events.
+    pub(crate) fn all(self) -> i64 {
+        i64::try_from(self.waiting + self.dead + self.published).unwrap_or(i64::MAX)
+    }
+
+    /// What the audit log says of them.
+    pub(crate) fn described(self) -> serde_json::Value {
+        let Self { waiting, dead, published } = self;
+        serde_json::json!({ "waiting": waiting, "dead": dead, "published": published })
+    }
 }
 
 impl Step {

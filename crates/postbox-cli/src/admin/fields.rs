@@ -13,10 +13,8 @@ use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
 use super::answer::Refusal;
+use crate::cmd::given::plain;
 use crate::config::{self, parse_delay};
-
-/// The longest text of a filter.
-const TEXT_BYTES: usize = 1024;
 
 /// So many events can be named at once.
 const MOST_EVENTS: usize = 1000;
@@ -110,7 +108,15 @@ impl Fields {
     pub(super) fn text(&self, name: &str) -> Result<Option<String>, Refusal> {
         let Some(value) = self.one(name)? else { return Ok(None) };
         let text = value.as_str().ok_or_else(|| wrong(name, "give a text"))?;
-        plain(name, text).map(|text| Some(text.to_owned()))
+        plain(text).map(|text| Some(text.to_owned())).map_err(|why| wrong(name, &why))
+    }
+
+    /// A text to look for. An empty one would stand for everything: what says nothing is left out.
+    fn sought(&self, name: &str) -> Result<Option<String>, Refusal> {
+        match self.text(name)? {
+            Some(text) if text.is_empty() => Err(wrong(name, "it is empty: leave it out")),
+            text => Ok(text),
+        }
     }
 
     /// A switch, off unless it is given.
@@ -172,41 +178,41 @@ impl Fields {
     }
 
     fn tenant(&self) -> Result<Option<TenantId>, Refusal> {
-        Ok(self.text("tenant")?.as_deref().map(config::tenant))
+        Ok(self.sought("tenant")?.as_deref().map(config::tenant))
     }
 
     /// Which events.
     pub(super) fn event_filter(&self, now: OffsetDateTime) -> Result<EventFilter, Refusal> {
-        let status = self.text("status")?;
+        let status = self.sought("status")?;
         let status = status.map(|given| {
             given.parse().map_err(|_| wrong("status", "it is none of new, publishing, failed, sent, dead"))
         });
         Ok(EventFilter {
-            topic: self.text("topic")?,
+            topic: self.sought("topic")?,
             tenant_id: self.tenant()?,
-            aggregate_type: self.text("aggregate_type")?,
-            aggregate_id: self.text("aggregate_id")?,
+            aggregate_type: self.sought("aggregate_type")?,
+            aggregate_id: self.sought("aggregate_id")?,
             status: status.transpose()?,
-            error: self.text("error")?,
+            error: self.sought("error")?,
             since: self.moment("since", now)?,
         })
     }
 
     /// Which dead events, apart from their cause.
     pub(super) fn dead_filter(&self) -> Result<DeadFilter, Refusal> {
-        let (aggregate_type, aggregate_id) = (self.text("aggregate_type")?, self.text("aggregate_id")?);
+        let (aggregate_type, aggregate_id) = (self.sought("aggregate_type")?, self.sought("aggregate_id")?);
         // Commands name an aggregate by both: the line that is shown with a change must not be about more than the change.
         if aggregate_id.is_some() && aggregate_type.is_none() {
             return Err(wrong("aggregate_id", "give aggregate_type with it"));
         }
         Ok(DeadFilter {
-            topic: self.text("topic")?,
+            topic: self.sought("topic")?,
             aggregate_type,
             aggregate_id,
             tenant_id: self.tenant()?,
             older_than: self.delay("older_than")?,
             newer_than: self.delay("since")?,
-            error: self.text("error")?,
+            error: self.sought("error")?,
             cause: None,
         })
     }
@@ -229,17 +235,6 @@ impl Fields {
     }
 }
 
-/// A text without what a database refuses, or a terminal would obey.
-pub(super) fn plain<'a>(name: &str, text: &'a str) -> Result<&'a str, Refusal> {
-    if text.len() > TEXT_BYTES {
-        return Err(wrong(name, &format!("it is longer than {TEXT_BYTES} bytes")));
-    }
-    if text.contains(char::is_control) {
-        return Err(wrong(name, "it has a control character in it"));
-    }
-    Ok(text)
-}
-
 /// An event's id in a path.
 pub(super) fn event_id(text: &str) -> Result<EventId, Refusal> {
     Uuid::try_parse(text).map(EventId).map_err(|_| Refusal::request("the event id is not a UUID"))
@@ -247,7 +242,7 @@ pub(super) fn event_id(text: &str) -> Result<EventId, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::Fields;
+    use super::{DEAD_FILTER, Fields};
     use axum::body::{Body, Bytes};
     use axum::http::StatusCode;
     use axum::response::IntoResponse as _;
@@ -283,5 +278,18 @@ mod tests {
         }
         assert_eq!(query("").limit(500).unwrap(), 50);
         assert!(query("event_id=x").event_ids("event_id").is_err());
+    }
+
+    #[tokio::test]
+    async fn an_empty_text_does_not_stand_for_everything() {
+        for name in ["topic", "aggregate_type", "tenant", "error"] {
+            let body = serde_json::json!({ name: "" }).to_string();
+            let fields = Fields::of_body(body.into(), &[&DEAD_FILTER]).await.unwrap();
+            assert!(fields.dead_filter().is_err(), "{name}");
+            assert!(fields.event_filter(time::OffsetDateTime::UNIX_EPOCH).is_err(), "{name}");
+        }
+        // Nobody has to give a reason for a pause, and a page sends what was typed.
+        let fields = Fields::of_body(r#"{"reason":""}"#.into(), &[&["reason"]]).await.unwrap();
+        assert_eq!(fields.text("reason").unwrap().as_deref(), Some(""));
     }
 }

@@ -12,13 +12,18 @@ use crate::say::{say, say_json};
 pub(crate) fn check(call: &Call<'_>) -> Result<Exit, Failure> {
     // What the layers themselves have wrong was refused before this.
     assemble::check(&call.config)?;
-    let warnings = &call.config.warnings;
+    let (warnings, needed) = (&call.config.warnings, call.config.needed());
     if call.json {
-        say_json(&json!({ "ok": true, "warnings": warnings }))?;
-    } else if warnings.is_empty() {
-        say("the configuration can be used")?;
+        say_json(&json!({ "ok": true, "warnings": warnings, "needed": needed }))?;
     } else {
-        let lines: Vec<String> = warnings.iter().map(|warning| format!("warning: {warning}")).collect();
+        let mut lines: Vec<String> = warnings.iter().map(|warning| format!("warning: {warning}")).collect();
+        let well = if warnings.is_empty() { "nothing is wrong with these settings; " } else { "" };
+        if !needed.is_empty() {
+            // No error: other commands have the table on their command line, and need no sink.
+            lines.push(format!("{well}postbox relay also needs {}", needed.join(" and ")));
+        } else if lines.is_empty() {
+            lines.push("the configuration can be used".to_owned());
+        }
         say(&lines.join("\n"))?;
     }
     Ok(if warnings.is_empty() { Exit::Done } else { Exit::Problems })

@@ -22,7 +22,7 @@ pub(crate) fn list(call: &Call<'_>) -> Result<Exit, Failure> {
     let table = one_table(&call.config)?;
     let database = Database::of(&call.config)?;
     let filter = given::dead_filter(call)?;
-    let limit = given::number::<u32>(call, "limit")?.unwrap_or(50);
+    let limit = given::number(call, "limit", 1..=u32::MAX)?.unwrap_or(50);
     block_on(within_patience(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
@@ -160,7 +160,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
             chosen.describe()
         );
         let change = Change { verb: "replay", meaning, rows, table: &table, database: &database };
-        if !change.confirmed(call.on("yes"), call.json)? {
+        if !change.confirmed(call)? {
             return unchanged(call);
         }
         let next = next_of(&store, &chosen, began, rows);
@@ -182,7 +182,7 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
         }
         let meaning = format!("DELETE FROM {table} WHERE dead, {}: for good", chosen.describe());
         let change = Change { verb: "discard", meaning, rows, table: &table, database: &database };
-        if !change.confirmed(call.on("yes"), call.json)? {
+        if !change.confirmed(call)? {
             return unchanged(call);
         }
         let progress = Progress::new(call.json);

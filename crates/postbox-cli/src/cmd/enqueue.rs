@@ -7,9 +7,9 @@ use postbox_stores::any::AnyAdmin;
 use serde_json::json;
 use uuid::Uuid;
 
+use super::given::{self, wrong};
 use super::{block_on, tables, within_patience};
 use crate::cli::Call;
-use crate::config::{parse_delay, shown};
 use crate::database::Database;
 use crate::report::{Exit, Failure, Problem};
 use crate::say::{say, say_json};
@@ -76,19 +76,16 @@ pub(crate) async fn enqueue(
 }
 
 fn record(call: &Call<'_>) -> Result<RecordBuilder, Failure> {
-    let wrong = |flag: &str, given: &str, next: &str| {
-        let message = format!("--{flag} = {} cannot be used", shown(given));
-        Failure::from(Problem::new(Code::ConfigInvalid, message).next(next))
-    };
     let topic = Topic::parse(call.text("topic").unwrap_or_default());
-    let topic = topic.map_err(|error| Problem::new(error.code(), error))?;
+    let form = "write it as <module>.<aggregate>.<event>.vN, such as org.organization.created.v1";
+    let topic = topic.map_err(|error| Problem::new(error.code(), error).next(form))?;
     let mut record = Record::builder(topic).raw_json(payload(call.text("payload").unwrap_or_default())?);
     if let Some(given) = call.text("event-id") {
         let id =
             Uuid::try_parse(given).map_err(|_| wrong("event-id", given, "give a UUID, or leave it out"))?;
         record = record.event_id(id);
     }
-    if let Some(given) = call.text("tenant") {
+    if let Some(given) = given::text(call, "tenant")? {
         record = match Uuid::try_parse(given) {
             Ok(id) => record.tenant(id),
             Err(_) => record.tenant_name(given),
@@ -101,15 +98,12 @@ fn record(call: &Call<'_>) -> Result<RecordBuilder, Failure> {
         record = record.aggregate(kind, id);
     }
     for given in call.matches.get_many::<String>("header").into_iter().flatten() {
-        let (name, value) = given
-            .split_once('=')
-            .ok_or_else(|| wrong("header", given, "give name and value, such as region=eu"))?;
+        let parts = given.split_once('=').filter(|(name, _)| !name.is_empty());
+        let (name, value) =
+            parts.ok_or_else(|| wrong("header", given, "give name and value, such as region=eu"))?;
         record = record.header(name, value);
     }
-    if let Some(given) = call.text("delay") {
-        let delay = parse_delay(given).map_err(|reason| {
-            wrong("delay", given, &format!("it {reason}; give a duration such as 5s or 2h"))
-        })?;
+    if let Some(delay) = given::duration(call, "delay")? {
         record = record.delay(delay);
     }
     Ok(record)

@@ -37,8 +37,8 @@ async fn list_of(call: &Call<'_>, store: &impl Browse, table: &TableName) -> Res
     let request = ListRequest {
         filter: given::event_filter(call, now)?,
         direction: if call.on("oldest") { Direction::OldestFirst } else { Direction::NewestFirst },
-        after: given::number(call, "after")?,
-        limit: given::number(call, "limit")?.map_or(default.limit, |limit: u32| limit.clamp(1, 100_000)),
+        after: given::number(call, "after", 0..=i64::MAX)?,
+        limit: given::limit(call)?,
         depth: if call.on("deep") { None } else { default.depth },
     };
     let page = store.list(&request).await.map_err(about)?;
@@ -282,7 +282,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
             (_, false) => format!("{again}; {now}"),
         };
         let change = Change { verb: "replay", meaning, rows, table: &table, database: &database };
-        if !change.confirmed(call.on("yes"), call.json)? {
+        if !change.confirmed(call)? {
             return unchanged(call);
         }
         let who = operator();
@@ -318,8 +318,8 @@ async fn failed_of(store: &impl Browse, events: &[EventId]) -> Result<Vec<EventI
 }
 
 fn published(call: &Call<'_>, event_ids: Vec<EventId>, now: OffsetDateTime) -> Result<Published, Failure> {
-    let (since, until) = (given::moment(call, "since", now)?, given::moment(call, "until", now)?);
-    let topic = call.text("topic").map(str::to_owned);
+    let (since, until) = given::range(call, now)?;
+    let topic = given::text(call, "topic")?.map(str::to_owned);
     let ranged = since.is_some() || until.is_some() || topic.is_some();
     match (event_ids.is_empty(), since) {
         (false, _) if ranged => {

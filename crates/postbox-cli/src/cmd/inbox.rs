@@ -31,7 +31,7 @@ pub(crate) fn list(call: &Call<'_>) -> Result<Exit, Failure> {
         given.parse::<InboxKey>().map_err(|error| given::wrong("after", given, &format!("it {error}")))
     });
     let after = after.transpose()?;
-    let limit = given::number::<u32>(call, "limit")?.unwrap_or(50).clamp(1, 100_000);
+    let limit = given::limit(call)?;
     block_on(within_patience(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
@@ -77,16 +77,16 @@ fn show(call: &Call<'_>, table: &TableName, page: &InboxPage, now: OffsetDateTim
 
 /// Which messages.
 fn filter(call: &Call<'_>, now: OffsetDateTime) -> Result<InboxFilter, Failure> {
-    let given = call.matches.try_get_many::<String>("message").ok().flatten().into_iter().flatten();
-    let mut message_ids: Vec<String> = given.cloned().collect();
+    let ids = call.matches.try_get_many::<String>("message").ok().flatten().into_iter().flatten();
+    let mut message_ids = Vec::new();
+    for id in ids {
+        message_ids.push(given::filled("message", id)?.to_owned());
+    }
     message_ids.sort_unstable();
     message_ids.dedup();
-    Ok(InboxFilter {
-        consumer: call.text("consumer").map(str::to_owned),
-        message_ids,
-        since: given::moment(call, "since", now)?,
-        until: given::moment(call, "until", now)?,
-    })
+    let (since, until) = given::range(call, now)?;
+    let consumer = given::text(call, "consumer")?.map(str::to_owned);
+    Ok(InboxFilter { consumer, message_ids, since, until })
 }
 
 /// Forgets messages: they have their effect again when they come again.
@@ -113,7 +113,7 @@ pub(crate) fn forget(call: &Call<'_>) -> Result<Exit, Failure> {
             describe(&filter)
         );
         let change = Change { verb: "forget", meaning, rows, table: &inbox, database: &database };
-        if !change.confirmed(call.on("yes"), call.json)? {
+        if !change.confirmed(call)? {
             return unchanged(call);
         }
         let progress = Progress::new(call.json);

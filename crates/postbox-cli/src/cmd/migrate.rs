@@ -1,14 +1,19 @@
 //! `postbox migrate up|down|print`.
 
+use std::fmt;
+
 use postbox_core::{Code, History, Inbox, StoreError, TableName};
-use postbox_stores::any::{AnyConnection, Dialect, Extras};
+use postbox_stores::any::{AnyConnection, Dialect, Extras, Held};
 use postbox_stores::postgres::migrate::{Format, Grants, Ordered, Plan, Step, StepLock, print_grants_with};
 use serde_json::{Value, json};
 
+use super::dead::unchanged;
 use super::{block_on, each_of, named_tables, tables};
-use crate::ask::{sure, tell};
+use crate::ask::Change;
+use crate::assemble::operator;
 use crate::cli::Call;
 use crate::database::Database;
+use crate::render::thousands;
 use crate::report::{Exit, Failure, Problem};
 use crate::say::{say, say_json};
 
@@ -181,63 +186,103 @@ async fn grant(connection: &mut AnyConnection, table: &TableName, grants: &Grant
     })
 }
 
-/// Removes tables, after a question.
+/// A table that is to be removed.
+struct Doomed {
+    table: TableName,
+    held: Held,
+    /// The table, and what is removed with it.
+    names: Vec<String>,
+}
+
+impl Doomed {
+    async fn find(connection: &mut AnyConnection, table: &TableName) -> Result<Self, Failure> {
+        let held = connection.held(table).await.map_err(|error| not_removed(table, &error))?;
+        let mut names = vec![table.to_string()];
+        if connection.has_history(table).await.unwrap_or(false) {
+            names.push(format!("{table}_history"));
+        }
+        if connection.has_inbox(table).await.unwrap_or(false) {
+            names.push(format!("{} (the memory of what was received)", Inbox::new(table.clone()).table()));
+        }
+        if connection.has_idempotency(table).await.unwrap_or(false) {
+            names.push(format!("{} (calls by idempotency key)", table.idempotency()));
+        }
+        Ok(Self { table: table.clone(), held, names })
+    }
+
+    fn rows(&self) -> u64 {
+        self.held.waiting + self.held.dead + self.held.published
+    }
+
+    fn to_json(&self) -> Value {
+        let Held { waiting, dead, published } = self.held;
+        json!({ "table": self.table.to_string(), "waiting": waiting, "dead": dead, "published": published })
+    }
+}
+
+impl fmt::Display for Doomed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [waiting, dead, published] =
+            [self.held.waiting, self.held.dead, self.held.published].map(thousands);
+        write!(
+            f,
+            "DROP TABLE {}: {waiting} waiting, {dead} dead, {published} published",
+            self.names.join(", ")
+        )
+    }
+}
+
+fn not_removed(table: &TableName, error: &StoreError) -> Failure {
+    let problem = Problem::about(table, error);
+    match error.code() {
+        Code::TableMissing => problem.next("nothing is left to do, or correct the name"),
+        _ => problem,
+    }
+    .into()
+}
+
+/// Removes tables, after a question that says what they hold.
 pub(crate) fn down(call: &Call<'_>) -> Result<Exit, Failure> {
     let tables = named_tables(&call.config)?;
     let database = Database::of(&call.config)?;
-    let discard = call.on("discard-unpublished");
-    // What is removed is named before it is: one that is not there says so afterwards.
-    let names = block_on(async {
+    let doomed = block_on(async {
         let mut connection = database.connect().await?;
-        let mut names = Vec::new();
+        let mut doomed = Vec::new();
         for table in &tables {
-            names.push(table.to_string());
-            if connection.has_history(table).await.unwrap_or(false) {
-                names.push(format!("{table}_history"));
-            }
-            if connection.has_inbox(table).await.unwrap_or(false) {
-                names
-                    .push(format!("{} (the memory of what was received)", Inbox::new(table.clone()).table()));
-            }
-            if connection.has_idempotency(table).await.unwrap_or(false) {
-                names.push(format!("{} (calls by idempotency key)", table.idempotency()));
-            }
+            doomed.push(Doomed::find(&mut connection, table).await?);
         }
-        Ok::<_, Failure>(names)
+        Ok(doomed)
     })?;
-    if !confirmed(&names, &database, discard, call)? {
-        say("nothing was changed")?;
-        return Ok(Exit::Failed);
+    let meaning: Vec<String> = doomed.iter().map(ToString::to_string).collect();
+    let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    let all = names.join(", ");
+    let change = Change {
+        verb: "remove",
+        meaning: format!("{}: for good", meaning.join("; ")),
+        rows: doomed.iter().map(Doomed::rows).sum(),
+        table: &all,
+        database: &database,
+    };
+    if !change.confirmed(call)? {
+        return unchanged(call);
     }
+    let who = operator();
     block_on(async {
         let mut connection = database.connect().await?;
-        for table in &tables {
-            let done: Result<(), StoreError> = connection.migrate_down(table, discard).await;
-            done.map_err(|error| match error.code() {
-                Code::TableMissing => {
-                    Problem::about(table, &error).next("nothing is left to do, or correct the name")
-                }
-                _ => Problem::about(table, &error),
-            })?;
+        for Doomed { table, held, .. } in &doomed {
+            let removed =
+                connection.migrate_down(table, call.on("discard-unpublished"), Some((who.as_str(), *held)));
+            removed.await.map_err(|error| not_removed(table, &error))?;
             if !call.json {
                 say(&format!("removed {table}"))?;
             }
         }
         if call.json {
-            let removed: Vec<String> = tables.iter().map(ToString::to_string).collect();
-            say_json(&json!({ "removed": removed }))?;
+            let held: Vec<Value> = doomed.iter().map(Doomed::to_json).collect();
+            say_json(&json!({ "removed": names, "held": held }))?;
         }
         Ok(Exit::Done)
     })
-}
-
-fn confirmed(names: &[String], database: &Database, discard: bool, call: &Call<'_>) -> Result<bool, Failure> {
-    let lost = if discard { " and events that were not published" } else { "" };
-    let what = format!("{} with all published events{lost} @ {}", names.join(", "), database.place());
-    if !call.json {
-        tell(&format!("{what}\n"));
-    }
-    sure("remove", &what, database, call.on("yes"))
 }
 
 /// Prints SQL; needs no database, only to know which kind.

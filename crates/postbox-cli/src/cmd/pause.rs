@@ -3,7 +3,7 @@
 use postbox_stores::any::AnyAdmin;
 use serde_json::{Value, json};
 
-use super::{block_on, named_tables, within_patience};
+use super::{block_on, given, named_tables, within_patience};
 use crate::assemble::operator;
 use crate::cli::Call;
 use crate::database::Database;
@@ -12,8 +12,9 @@ use crate::say::say_json;
 
 /// Stops delivery of tables.
 pub(crate) fn pause(call: &Call<'_>) -> Result<Exit, Failure> {
-    let reason = call.text("reason").unwrap_or_default().to_owned();
-    change(call, "paused", "was paused already", &async |admin, who| admin.pause(who, &reason).await)
+    let reason = call.text("reason").unwrap_or_default();
+    given::plain(reason).map_err(|why| given::wrong("reason", reason, &why))?;
+    change(call, "paused", "was paused already", &async |admin, who| admin.pause(who, reason).await)
 }
 
 /// Starts delivery of tables again.

@@ -36,6 +36,8 @@ struct Site {
     /// The tables to relay, and those to clean.
     relayed: Vec<TableName>,
     cleaned: Vec<TableName>,
+    /// Those that are only shown, where nothing else is done.
+    shown: Vec<TableName>,
     /// What the relays are called.
     name: String,
     sinks: Arc<[(String, AnySink)]>,
@@ -54,16 +56,22 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
         tracing::warn!("{warning}");
     }
     let (relays, cleans) = (config.relay.enabled, config.cleaner.enabled);
+    // A service that relays by itself may have its dashboard here.
+    let serves = config.serves();
     if !relays {
         let origin = config.origin("relay.enabled").map(ToString::to_string).unwrap_or_default();
-        let rest = if cleans { "only cleaning" } else { "nothing to do" };
+        let rest = match (cleans, serves) {
+            (true, _) => "only cleaning",
+            (false, true) => "only showing what there is",
+            (false, false) => "nothing to do",
+        };
         tracing::info!("the relay is switched off (relay.enabled = false from {origin}): {rest}");
     }
-    if !relays && !cleans {
+    if !relays && !cleans && !serves {
         return Ok(Exit::Done);
     }
     for config in &call.databases {
-        if (relays && config.relay.tables.is_empty()) || config.cleaner_tables().is_empty() {
+        if config.lacks_tables() {
             let of = config.database.as_ref().map(|name| format!(" of the database {name}"));
             let message = format!("no outbox table{} is named", of.unwrap_or_default());
             return Err(Problem::new(Code::NoTables, message).into());
@@ -109,7 +117,7 @@ pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
     })
 }
 
-/// What the dashboard shows: every table that is relayed or cleaned.
+/// What the dashboard shows: every table that is relayed or cleaned, or all where nothing is.
 fn looked_at(
     sites: &[Arc<Site>],
     made: &[(Arc<Site>, TableRelay)],
@@ -122,7 +130,7 @@ fn looked_at(
                 tables.push(TableSetup { table: relay.table.clone(), watched: Some(Arc::clone(watched)) });
             }
         }
-        for table in &site.cleaned {
+        for table in site.cleaned.iter().chain(&site.shown) {
             if !tables.iter().any(|known| known.table == *table) {
                 tables.push(TableSetup { table: table.clone(), watched: None });
             }
@@ -156,9 +164,12 @@ fn sites(call: &Call<'_>) -> Result<Vec<Arc<Site>>, Failure> {
         let tables = |wanted: bool, names: &[String]| {
             if wanted { assemble::tables(names) } else { Ok(Vec::new()) }
         };
+        let (relays, cleans) = (config.relay.enabled, config.cleaner.enabled);
+        let all = [config.relay.tables.as_slice(), &config.cleaner.tables].concat();
         sites.push(Arc::new(Site {
-            relayed: tables(config.relay.enabled, &config.relay.tables)?,
-            cleaned: tables(config.cleaner.enabled, config.cleaner_tables())?,
+            relayed: tables(relays, &config.relay.tables)?,
+            cleaned: tables(cleans, config.cleaner_tables())?,
+            shown: tables(!relays && !cleans, &all)?,
             config: config.clone(),
             database,
             name: name.clone(),
@@ -201,6 +212,10 @@ async fn supervise(
             let monitor = assemble::monitor(&site.config, &site.database, table);
             tasks.spawn(until_stopped(stop.subscribe(), count(monitor)));
         }
+    }
+    if tasks.is_empty() {
+        // What is only shown is shown until a signal.
+        stopped(stop.subscribe()).await;
     }
     let mut result = Ok(());
     while let Some(ended) = tasks.join_next().await {

@@ -34,7 +34,7 @@ pub(crate) struct Pace {
 impl Pace {
     /// As the flags say.
     pub(crate) fn of(call: &Call<'_>) -> Result<Self, Failure> {
-        let first = given::number::<u64>(call, "first")?;
+        let first = given::number(call, "first", 1..=u64::MAX)?;
         let watch = given::duration(call, "watch")?.unwrap_or(WATCH);
         Ok(Self { first, rate: given::rate(call)?, watch })
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::ArgMatches;
-use postbox_core::{Inspect as _, Layout, TableCounts, TableName, TableRelay};
+use postbox_core::{Code, Inspect as _, Layout, TableCounts, TableName, TableRelay};
 use postbox_stores::postgres::migrate::Ordered;
 use serde_json::{Value, json};
 
@@ -27,6 +27,10 @@ struct Status {
 
 /// Shows the state of tables. One that cannot be looked at does not hide the others.
 pub(crate) fn run(call: &Call<'_>) -> Result<Exit, Failure> {
+    if call.json && call.text("format") == Some("nagios") {
+        let message = "--format nagios and --json exclude each other";
+        return Err(Problem::new(Code::ConfigInvalid, message).next("leave one of them out").into());
+    }
     match looked(call) {
         Err(failure) if nagios(call) => unknown(&failure),
         result => result,
@@ -44,7 +48,7 @@ fn nagios(call: &Call<'_>) -> bool {
     is_plugin(call.matches, call.json)
 }
 
-/// Whether it is asked as a plugin of Nagios; with `--json` it is not, whatever else is given.
+/// Whether it is asked as a plugin of Nagios; with `--json` it is not, and is refused.
 pub(crate) fn is_plugin(matches: &ArgMatches, json: bool) -> bool {
     let format = matches.try_get_one::<String>("format").ok().flatten();
     !json && matches.get_flag("check") && format.is_some_and(|format| format == "nagios")
@@ -124,8 +128,8 @@ struct Bounds {
 fn check(call: &Call<'_>, seen: &[Status], problems: Vec<Problem>) -> Result<Exit, Failure> {
     let bounds = Bounds {
         age: given::duration(call, "max-age")?.unwrap_or(Duration::from_secs(30)),
-        dead: given::number(call, "max-dead")?.unwrap_or(0),
-        pending: given::number(call, "max-pending")?,
+        dead: given::number(call, "max-dead", 0..=u64::MAX)?.unwrap_or(0),
+        pending: given::number(call, "max-pending", 0..=u64::MAX)?,
     };
     let beyond: Vec<Vec<String>> = seen.iter().map(|status| status.beyond(&bounds)).collect();
     let well = beyond.iter().all(Vec::is_empty);

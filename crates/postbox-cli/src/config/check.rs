@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use postbox_core::Code;
+use postbox_core::{Code, OnDead};
+use postbox_stores::any::Strategy;
 
 use super::error::ConfigError;
 use super::kind::{DAY_MS, show_duration};
 use super::layers::{Effective, change};
 use super::route::Route;
-use super::settings::{Cleaner, Inbox, OnDead, Ordering, Setting, Settings};
+use super::settings::{Cleaner, Inbox, Ordering, Relay, Setting, Settings};
 
 /// Refuses combinations that cannot work. Settings that are wrong by themselves are left out.
 pub(super) fn combinations(settings: &Settings, effective: &[Effective], errors: &mut Vec<ConfigError>) {
@@ -39,6 +40,39 @@ pub(super) fn combinations(settings: &Settings, effective: &[Effective], errors:
         );
         errors.push(ConfigError::new(Code::ConfigInvalid, Some(at_fault.origin.clone()), cause, next));
     }
+}
+
+/// What no relay can do. Commands that look after its tables do not mind.
+pub(super) fn relaying(relay: &Relay, effective: &[Effective]) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
+    let mut refuse = |path: &str, code, cause: String, next: &str| {
+        let origin = valid(effective, path).map(|effective| effective.origin.clone());
+        errors.push(ConfigError::new(code, origin, cause, next));
+    };
+    let apart = match (relay.fair_tenants, relay.tenants.is_empty()) {
+        (true, _) => Some("relay.fair_tenants"),
+        (false, false) => Some("relay.tenants"),
+        (false, true) => None,
+    };
+    if let (Some(path), Ordering::Aggregate) = (apart, relay.ordering) {
+        let cause = format!("{path} and relay.ordering = \"aggregate\" do not go together");
+        refuse(path, Code::ConfigInvalid, cause, "leave one of them out");
+    }
+    if !relay.tenants.is_empty() && relay.single_active {
+        let cause = "relay.tenants needs relay.single_active = false: the active relay would keep those of other tenants out";
+        let next = "give --single-active=false, or set OUTBOX_RELAY_SINGLE_ACTIVE to false";
+        refuse("relay.tenants", Code::ConfigInvalid, cause.to_owned(), next);
+    }
+    let shared = match (relay.fair_tenants, relay.single_active) {
+        (true, _) => Some("tenants share the table (relay.fair_tenants)"),
+        (false, false) => Some("several relays share the table (relay.single_active = false)"),
+        (false, true) => None,
+    };
+    if let (Some(why), Strategy::Owner) = (shared, relay.claim) {
+        let cause = format!("relay.claim = \"owner\": {why}, and its rows are leased");
+        refuse("relay.claim", Code::ConfigUnsupported, cause, "leave relay.claim at auto");
+    }
+    errors
 }
 
 /// For how long the source of what is received may repeat it, as far as it is declared; none is for ever.

@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use postbox_core::Code;
 use postbox_sinks::Options;
-use serde_json::Value;
 
 use super::database::KEYS;
 use super::error::{ConfigError, Origin};
@@ -102,9 +100,11 @@ pub(super) fn read(
         Err(error) if origin.is_none() && error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => {
             let cause = format!("cannot read the configuration file {}", path.display());
-            let next = match origin {
-                Some(_) => "name a file that exists and that this user may read",
-                None => "make it readable, or name another with --config",
+            let next = match (error.kind(), &origin) {
+                (io::ErrorKind::InvalidData, _) => "save it as UTF-8",
+                (io::ErrorKind::FileTooLarge, _) => "name a configuration: that is something else",
+                (_, Some(_)) => "name a file that exists and that this user may read",
+                (_, None) => "make it readable, or name another with --config",
             };
             let error = ConfigError {
                 source: Some(error),

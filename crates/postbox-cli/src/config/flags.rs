@@ -81,14 +81,16 @@ fn arg(setting: &Setting) -> Arg {
             arg.value_name("BOOL").num_args(0..=1).require_equals(true).default_missing_value("true")
         }
         Shape::List => {
-            let arg = arg.value_name("NAME").action(ArgAction::Append);
+            let name = if setting.path.ends_with("_tokens") { "TOKEN" } else { "NAME" };
+            let arg = arg.value_name(name).action(ArgAction::Append);
             // `--table a --table b` and `--tables a,b` both read well.
             if setting.flag.ends_with('s') { arg } else { arg.alias(format!("{}s", setting.flag)) }
         }
         Shape::Text => arg.value_name("VALUE"),
-        Shape::Number => arg.value_name("NUMBER"),
-        Shape::Duration => arg.value_name("DURATION"),
-        Shape::Size => arg.value_name("SIZE"),
+        // What cannot be meant, such as -5s, shall be refused as a value, and not as a flag that nobody knows.
+        Shape::Number => arg.value_name("NUMBER").allow_hyphen_values(true),
+        Shape::Duration => arg.value_name("DURATION").allow_hyphen_values(true),
+        Shape::Size => arg.value_name("SIZE").allow_hyphen_values(true),
     }
 }
 

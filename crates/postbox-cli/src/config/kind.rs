@@ -135,13 +135,13 @@ pub(super) const fn size<const MIN: u64, const MAX: u64>() -> Kind<usize> {
 }
 
 /// A set of words, each of which is a variant.
-pub(super) trait Choice: Copy + 'static {
+pub(crate) trait Choice: Copy + 'static {
     /// Each word with its variant.
     const WORDS: &'static [(&'static str, Self)];
 }
 
 /// The word for a variant.
-pub(super) fn word<T: Choice + PartialEq>(chosen: T) -> &'static str {
+pub(crate) fn word<T: Choice + PartialEq>(chosen: T) -> &'static str {
     T::WORDS.iter().find(|(_, variant)| *variant == chosen).map_or("", |(word, _)| *word)
 }
 

@@ -16,6 +16,9 @@ use super::text::{nearest, shown};
 /// Variables that start so and that no setting has are errors: a mistyped one would be ignored in silence.
 const OURS: [&str; 4] = ["OUTBOX_RELAY_", "OUTBOX_CLEANER_", "OUTBOX_INBOX_", "OUTBOX_ADMIN_"];
 
+/// Others may start so too, and are errors where they are slips of the finger away from a setting's.
+const SHARED: &str = "OUTBOX_";
+
 /// The environment, handed in so that nothing here depends on the process.
 pub(crate) type Env = BTreeMap<String, String>;
 
@@ -164,13 +167,19 @@ pub(super) fn change(effective: &Effective) -> String {
 /// Reports variables that look like settings and are none.
 pub(super) fn unknown_variables(env: &Env, errors: &mut Vec<ConfigError>) {
     for (name, value) in env {
-        let ours = OURS.iter().any(|prefix| name.starts_with(prefix));
-        if !ours || SETTINGS.iter().any(|setting| setting.env == name) || is_service_link(name, value) {
+        if SETTINGS.iter().any(|setting| setting.env == name) || is_service_link(name, value) {
             continue;
         }
-        let known = match nearest(name, SETTINGS.iter().map(|setting| setting.env)) {
+        let ours = OURS.iter().any(|prefix| name.starts_with(prefix));
+        let guess = if ours {
+            nearest(name, SETTINGS.iter().map(|setting| setting.env)).map(str::to_owned)
+        } else {
+            slip(name)
+        };
+        let known = match guess {
             Some(guess) => format!("Did you mean {guess}?"),
-            None => "There is no such setting.".to_owned(),
+            None if ours => "There is no such setting.".to_owned(),
+            None => continue,
         };
         let name: String = name.chars().take(100).flat_map(char::escape_debug).collect();
         errors.push(ConfigError::new(
@@ -180,6 +189,14 @@ pub(super) fn unknown_variables(env: &Env, errors: &mut Vec<ConfigError>) {
             "correct or unset it; `postbox config show` lists every setting",
         ));
     }
+}
+
+/// The variable that one of a name that anybody may use was meant to be. What all of them start with is left out, or half of
+/// another program's names would be near. One of several databases has its name at the end, and is looked at there.
+fn slip(name: &str) -> Option<String> {
+    let rest = name.strip_prefix(SHARED).filter(|rest| !rest.starts_with("DIRECT_URL_"))?;
+    let known = SETTINGS.iter().filter_map(|setting| setting.env.strip_prefix(SHARED));
+    nearest(rest, known).map(|guess| format!("{SHARED}{guess}"))
 }
 
 /// Kubernetes puts such variables into every container for a Service called `outbox-relay` or `outbox-cleaner-…`;

@@ -10,6 +10,7 @@ mod file;
 mod flags;
 mod kind;
 mod layers;
+#[cfg(test)]
 mod reference;
 mod route;
 mod settings;
@@ -26,13 +27,14 @@ use route::Routing;
 pub(crate) use database::{NamedDatabase, Scope};
 pub(crate) use error::{ConfigError, ConfigErrors, Origin};
 pub(crate) use flags::{CONFIG_ENV, DATABASE, Flags, args, args_for};
-pub(crate) use kind::{Shape, parse_delay, tenant};
+pub(crate) use kind::{parse_delay, tenant, word};
 pub(crate) use layers::{Effective, Env, environment};
+#[cfg(test)]
 pub(crate) use reference::reference_markdown;
 pub(crate) use route::{Route, Sink};
-pub(crate) use settings::{
-    Admin, Claim, Cleaner, General, Inbox, Metrics, OnDead, Ordering, Relay, SETTINGS, Setting, Settings,
-};
+pub(crate) use settings::{Admin, Cleaner, General, Inbox, Metrics, Ordering, Relay, Settings};
+#[cfg(test)]
+pub(crate) use settings::{SETTINGS, Setting};
 pub(crate) use show::{json as show_json, text as show_text};
 pub(crate) use text::{Hidden, Secret, mask, nearest, shown};
 
@@ -146,6 +148,37 @@ impl Config {
     pub(crate) fn require(&self, paths: &[&str]) -> Result<(), ConfigErrors> {
         let errors = check::required(paths, &self.effective, &self.routes);
         if errors.is_empty() { Ok(()) } else { Err(ConfigErrors(errors)) }
+    }
+
+    /// What no relay can do, whatever the database. Other commands take such settings: `migrate up --tenants` adds an index.
+    pub(crate) fn check_relay(&self) -> Vec<ConfigError> {
+        check::relaying(&self.relay, &self.effective)
+    }
+
+    /// Whether `postbox relay` has something for others to look at, also where it delivers and cleans nothing.
+    pub(crate) fn serves(&self) -> bool {
+        self.admin.enabled || self.general.listen.is_some()
+    }
+
+    /// Whether no table is named for what `postbox relay` is to do.
+    pub(crate) fn lacks_tables(&self) -> bool {
+        let others = self.cleaner.enabled || self.serves();
+        (self.relay.enabled && self.relay.tables.is_empty()) || (others && self.cleaner_tables().is_empty())
+    }
+
+    /// What `postbox relay` needs and nobody has set, by name.
+    pub(crate) fn needed(&self) -> Vec<String> {
+        let mut needed = Vec::new();
+        for config in self.each().iter().filter(|config| config.lacks_tables()) {
+            needed.push(match &config.database {
+                Some(name) => format!("tables of the database {name}"),
+                None => "relay.tables".to_owned(),
+            });
+        }
+        if self.relay.enabled && self.routes.is_empty() {
+            needed.push("sink".to_owned());
+        }
+        needed
     }
 
     /// Where a setting's value came from, by its path.

@@ -21,7 +21,8 @@ that they name. Nothing starts with settings that are wrong.
 - **File**: `postbox.toml` in the current directory if there is one, or the file that `--config` or `POSTBOX_CONFIG` names.
   A key before the dot in the tables below is a section: `relay.batch_size` is `batch_size` under `[relay]`. Unknown keys are errors.
 - **Environment**: an empty variable counts as not set. Unknown names that start with `OUTBOX_RELAY_`, `OUTBOX_CLEANER_`,
-  `OUTBOX_INBOX_` or `OUTBOX_ADMIN_` are errors, except those that Kubernetes makes for a Service of such a name.
+  `OUTBOX_INBOX_` or `OUTBOX_ADMIN_` are errors, except those that Kubernetes makes for a Service of such a name; so are other names that
+  start with `OUTBOX_` and are a slip of the finger away from a setting's.
 - **Durations** have a unit: `500ms`, `1s`, `1m`, `168h`, `7d`; only `0` needs none. **Sizes**: `16MiB`, `512KiB`, or plain bytes.
 - **Switches** are `true` or `false` (or `1` or `0`; in the file without quotes); as a flag, `--single-active` or `--single-active=false`.
 - **Lists** are arrays in the file and comma separated elsewhere; their flags may be repeated.

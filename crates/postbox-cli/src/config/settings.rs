@@ -5,7 +5,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use postbox_core::{History, TenantId};
+use postbox_core::{History, OnDead, TenantId};
+use postbox_stores::any::Strategy;
 use uuid::Uuid;
 
 use super::kind::{self, Choice, DAY_MS, GIB, HOUR_MS, KIB, Kind, LONGEST_MS, Shape};
@@ -164,7 +165,7 @@ settings! {
         /// The most bytes of payload in flight at a time, per table.
         max_in_flight_bytes: usize = kind::size::<{ 64 * KIB }, { 1_024 * GIB }>(), default "16MiB", env "OUTBOX_RELAY_MAX_IN_FLIGHT_BYTES", flag "max-in-flight-bytes";
         /// How events are claimed: `owner`, `lease`, or `auto`, which owns the table where it can and leases rows elsewhere.
-        claim: Claim = kind::choice::<Claim>(), default "auto", env "OUTBOX_RELAY_CLAIM", flag "claim";
+        claim: Strategy = kind::choice::<Strategy>(), default "auto", env "OUTBOX_RELAY_CLAIM", flag "claim";
         /// Delivers the events of these tenants only; needs `single_active = false`, and the index that `migrate up --tenants` adds.
         tenants: Vec<TenantId> = kind::tenants(), default "", env "OUTBOX_RELAY_TENANTS", flag "tenants";
         /// Shares claims and slots between tenants; needs the index that `migrate up --fair-tenants` adds.
@@ -244,27 +245,9 @@ settings! {
     }
 }
 
-/// How events are claimed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Claim {
-    /// Ownership where the table has what it needs, leases elsewhere.
-    Auto,
-    /// Each row is leased.
-    Lease,
-    /// The relay owns the table.
-    Owner,
-}
-
-impl Choice for Claim {
+impl Choice for Strategy {
     const WORDS: &'static [(&'static str, Self)] =
         &[("auto", Self::Auto), ("lease", Self::Lease), ("owner", Self::Owner)];
-}
-
-impl Claim {
-    /// The word for it.
-    pub(crate) fn as_str(self) -> &'static str {
-        kind::word(self)
-    }
 }
 
 impl Choice for History {
@@ -272,7 +255,7 @@ impl Choice for History {
         &[("keep", Self::Keep), ("move", Self::Move), ("none", Self::None)];
 }
 
-/// What order deliveries have.
+/// What order deliveries have. What a dead event does to it is a setting of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ordering {
     /// None is promised.
@@ -283,22 +266,6 @@ pub(crate) enum Ordering {
 
 impl Choice for Ordering {
     const WORDS: &'static [(&'static str, Self)] = &[("none", Self::None), ("aggregate", Self::Aggregate)];
-}
-
-impl Ordering {
-    /// The word for it.
-    pub(crate) fn as_str(self) -> &'static str {
-        kind::word(self)
-    }
-}
-
-/// What a dead event does to its ordered aggregate.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnDead {
-    /// It holds back the later ones.
-    Block,
-    /// The later ones go on without it.
-    Skip,
 }
 
 impl Choice for OnDead {

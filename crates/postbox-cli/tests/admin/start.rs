@@ -19,6 +19,29 @@ fn it_is_off_unless_it_is_asked_for() {
     assert!(!relay.stderr().contains("dashboard"), "{}", relay.stderr());
 }
 
+/// A service that relays by itself has its dashboard beside it.
+#[test]
+fn it_can_be_all_that_is_served() {
+    for site in Site::both() {
+        let off = [
+            "--relay-enabled=false",
+            "--cleaner-enabled=false",
+            "--dashboard",
+            "--admin-listen",
+            "127.0.0.1:0",
+        ];
+        let args = [&["relay", "--table", site.table][..], &off].concat();
+        let mut relay = Program::from_command(site.command(&args));
+        let line = relay.wait_for_line("dashboard on http://", LONG);
+        let client = Client::new(line.split("dashboard on ").nth(1).unwrap().trim());
+        assert_eq!(client.json("/tables")["tables"][0]["table"], site.table);
+        site.ok(&["enqueue", "--table", site.table, "--topic", SENT, "--payload", "1"]);
+        eventually_blocking("what waits", LONG, || client.json("/overview")["tables"][0]["waiting"] == 1);
+        relay.stop(LONG);
+        assert!(relay.stderr().contains("only showing what there is"), "{}", relay.stderr());
+    }
+}
+
 /// Flags, variables, and what must be said of them.
 type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
 

@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod given;
 mod settings;
 
 use common::case::{Case, case};

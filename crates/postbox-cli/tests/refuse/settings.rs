@@ -124,6 +124,31 @@ fn sinks_and_routes() {
     }
 }
 
+/// What a relay refuses at its start, a check of the configuration refuses too, and a doctor names.
+#[test]
+fn relay_check_and_doctor_agree() {
+    let place = Place::new();
+    let (invalid, unsupported) = ("OUTBOX_CONFIG_INVALID", "OUTBOX_CONFIG_UNSUPPORTED");
+    for (more, code, says) in [
+        (&["--tenants", "acme"][..], invalid, "relay.single_active = false"),
+        (&["--fair-tenants", "--ordering", "aggregate"], invalid, "do not go together"),
+        (&["--claim", "owner", "--single-active=false"], unsupported, "several relays share the table"),
+        (&["--claim", "owner", "--fair-tenants"], unsupported, "tenants share the table"),
+        (&["--claim", "owner", "--database-url", "sqlite:postbox.db"], unsupported, "SQLite"),
+    ] {
+        let on = |words: &[&'static str]| [words, &["--table", TABLE, "--sink", "null:"], more].concat();
+        case("relay", &on(&["relay"]), 2, code, &[says]).check(&place);
+        case("check", &on(&["config", "check"]), 2, code, &[says]).check(&place);
+        let doctor = place.run(&on(&["doctor"]));
+        assert!(doctor.code == 3 && doctor.stdout.contains(says), "{doctor:#?}");
+    }
+    // Who does not relay is not kept from anything.
+    let mut command = place.command(&["status", "--table", TABLE]);
+    command.envs([("OUTBOX_RELAY_TENANTS", "acme"), ("OUTBOX_RELAY_CLAIM", "owner")]);
+    let status = finish(command, "");
+    assert_eq!(status.code, 0, "{status:#?}");
+}
+
 /// A program that has the sink takes the URL, and waits for the broker.
 #[cfg(not(feature = "kafka"))]
 #[test]
@@ -135,7 +160,19 @@ fn a_sink_of_another_build() {
 #[test]
 fn config_check_and_show_and_explain() {
     let place = Place::empty();
-    assert_eq!(place.ok(&["config", "check", "--sink", "null:"]), "the configuration can be used\n");
+    let whole = ["config", "check", "--sink", "null:", "--table", TABLE];
+    assert_eq!(place.ok(&whole), "the configuration can be used\n");
+    let lacks = |more: &[&str], needed: &str| {
+        let said = place.ok(&[&["config", "check"], more].concat());
+        assert_eq!(
+            said,
+            format!("nothing is wrong with these settings; postbox relay also needs {needed}\n")
+        );
+    };
+    lacks(&[], "relay.tables and sink");
+    lacks(&["--table", TABLE], "sink");
+    lacks(&["--sink", "null:"], "relay.tables");
+    assert_eq!(place.json(&["config", "check", "--table", TABLE])["needed"], serde_json::json!(["sink"]));
     let doubtful = place.run(&["config", "check", "--cleaner-dead-retention", "1m"]);
     assert_eq!(doubtful.code, 3, "{doubtful:?}");
     assert!(doubtful.stdout.starts_with("warning: cleaner.dead_retention = 1m"), "{doubtful:?}");

@@ -194,3 +194,34 @@ fn a_tail_ends_when_nobody_reads_it() {
     });
     assert_eq!(tail.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn what_is_removed_is_counted_and_written_down() {
+    let folder = Folder::new();
+    folder.fill(6, &format!("UPDATE {TABLE} SET dead_at = {NOW}, last_error = 'no' WHERE sequence < 3"));
+    folder.sql(&format!("UPDATE {TABLE} SET published_at = {NOW} WHERE sequence = 3"));
+    let down = folder.json("migrate down --yes --discard-unpublished");
+    let held = serde_json::json!([{ "table": TABLE, "waiting": 3, "dead": 2, "published": 1 }]);
+    assert_eq!((&down["removed"], &down["held"]), (&serde_json::json!([TABLE]), &held), "{down}");
+    let log = "SELECT who || ' ' || action || ' ' || tbl || ' ' || json_extract(what, '$.waiting') || ' ' || json_extract(what, '$.dead')
+                      || ' ' || json_extract(what, '$.published') || ' ' || events FROM postbox_audit";
+    assert_eq!(folder.sql(log), "tester@testhost migrate_down shop_outbox 3 2 1 6");
+    folder.refuses(
+        "migrate down --yes",
+        1,
+        "OUTBOX_TABLE_MISSING",
+        "nothing is left to do, or correct the name",
+    );
+}
+
+/// A container has a user by number.
+#[test]
+fn who_has_no_name_is_known_by_number() {
+    let folder = Folder::new();
+    let mut command = folder.command(&["pause", "--table", TABLE]);
+    command.env_remove("USER");
+    let done = finish(command, "");
+    assert_eq!(done.code, 0, "{done:?}");
+    let number = rustix::process::getuid().as_raw();
+    assert_eq!(folder.sql("SELECT who FROM postbox_audit"), format!("uid {number}@testhost"));
+}

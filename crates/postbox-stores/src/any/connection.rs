@@ -6,7 +6,7 @@ use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, MySqlConnection, PgConnection, SqliteConnection,
 };
 
-use crate::plan::{Extras, Plan, Step};
+use crate::plan::{Extras, Held, Plan, Step};
 use crate::postgres::migrate::Grants;
 use crate::{mysql, postgres, sqlite};
 
@@ -79,7 +79,8 @@ impl AnyConnection {
         }
     }
 
-    /// Removes a table; refuses while it holds events that were not published, unless they are to be lost on purpose.
+    /// Removes a table; refuses while it holds events that were not published, unless they are to be lost on purpose. The audit
+    /// log, where there is one, gets a row with who did it and what [`held`](Self::held) had counted.
     ///
     /// # Errors
     /// When unpublished events exist, the table does not exist, or the database fails.
@@ -90,15 +91,33 @@ impl AnyConnection {
         &mut self,
         table: &TableName,
         discard_unpublished: bool,
+        by: Option<(&str, Held)>,
     ) -> Result<(), StoreError> {
         match &mut self.0 {
             Kind::Postgres(connection, _) => {
-                postgres::migrate::down(connection, table, discard_unpublished).await
+                postgres::migrate::down_by(connection, table, discard_unpublished, by).await
             }
-            Kind::Sqlite(connection) => sqlite::migrate::down(connection, table, discard_unpublished).await,
+            Kind::Sqlite(connection) => {
+                sqlite::migrate::down_by(connection, table, discard_unpublished, by).await
+            }
             Kind::MySql(connection) => {
-                Box::pin(mysql::migrate::down(connection, table, discard_unpublished)).await
+                Box::pin(mysql::migrate::down_by(connection, table, discard_unpublished, by)).await
             }
+        }
+    }
+
+    /// What a table and its history hold: what [`migrate_down`](Self::migrate_down) would remove with them. Reads all of it.
+    ///
+    /// # Errors
+    /// When the table does not exist or is no outbox, or the database fails.
+    ///
+    /// # Cancel safety
+    /// Only looks: it can be dropped at any time.
+    pub async fn held(&mut self, table: &TableName) -> Result<Held, StoreError> {
+        match &mut self.0 {
+            Kind::Postgres(connection, _) => postgres::migrate::held(connection, table).await,
+            Kind::Sqlite(connection) => sqlite::migrate::held(connection, table).await,
+            Kind::MySql(connection) => Box::pin(mysql::migrate::held(connection, table)).await,
         }
     }
 

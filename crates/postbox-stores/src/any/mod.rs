@@ -21,7 +21,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::builder::StoreBuilder;
 use crate::mysql::{self, MySqlAdmin, MySqlStore};
-pub use crate::plan::Extras;
+pub use crate::plan::{Extras, Held};
 use crate::postgres::{self, PgAdmin, PgStore};
 use crate::print::Format;
 use crate::sqlite::{self, SqliteAdmin, SqliteStore};

@@ -20,9 +20,9 @@ use crate::history::name_of;
 use crate::schema::lines;
 use crate::table::Template;
 
-pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
+pub use crate::plan::{Extras, Held, Ordered, Plan, Step, StepLock};
 pub use crate::print::Format;
-pub use apply::{down, up, up_with};
+pub use apply::{down, down_by, held, up, up_with};
 pub use idempotency::has_idempotency;
 pub use inbox::has_inbox;
 pub use print::{print_down, print_down_with, print_up, print_up_with};

@@ -112,12 +112,10 @@ pub fn connect_options(url: &str) -> Result<MySqlConnectOptions, StoreError> {
     }
     let options = MySqlConnectOptions::from_str(&format!("mysql:{rest}"));
     // What a URL parser says may quote parts of it.
-    let options = options.map_err(|_| {
-        refused("the URL cannot be read: use mysql://user:password@host:port/database".into())
-    })?;
+    let options = options.map_err(|_| refused("the URL cannot be read".into()))?;
     if options.get_database().is_none_or(str::is_empty) {
         return Err(refused(
-            "the URL names no database: use mysql://user:password@host:port/database".into(),
+            "the URL names no database: it follows the host, as in mysql://host/database".into(),
         ));
     }
     Ok(options.charset("utf8mb4").timezone(Some("+00:00".to_owned())))

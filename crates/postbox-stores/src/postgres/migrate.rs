@@ -11,11 +11,11 @@ mod inbox;
 mod plan;
 mod print;
 
-pub use crate::plan::{Extras, Ordered, Plan, Step, StepLock};
+pub use crate::plan::{Extras, Held, Ordered, Plan, Step, StepLock};
 // For `any`, which is there where all databases are.
 #[cfg(all(feature = "sqlite", feature = "mysql"))]
 pub(crate) use apply::expect_sessions;
-pub use apply::{down, up, up_with};
+pub use apply::{down, down_by, held, up, up_with};
 pub use history::has_history;
 pub use idempotency::has_idempotency;
 pub use inbox::has_inbox;

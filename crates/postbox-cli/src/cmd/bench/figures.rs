@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::facts::Facts;
 use super::wanted::Wanted;
-use crate::config::Config;
+use crate::config::{Config, word};
 use crate::render::{Cell, Tint, counted, paint, table, thousands};
 
 /// How long things took: microseconds up to an hour, to three digits, in bounded memory.
@@ -229,8 +229,8 @@ impl Account {
             "payload {} bytes, batch size {}, claim {}, ordering {}; writers and relay in one process",
             wanted.payload_bytes,
             config.relay.batch_size,
-            config.relay.claim.as_str(),
-            config.relay.ordering.as_str()
+            word(config.relay.claim),
+            word(config.relay.ordering)
         ));
         lines.extend(self.warnings(wanted).iter().map(|text| paint(&format!("! {text}"), Tint::Doubtful)));
         if self.stopped {
@@ -247,9 +247,9 @@ impl Account {
             "settings": {
                 "payload_bytes": wanted.payload_bytes,
                 "batch_size": config.relay.batch_size,
-                "claim": config.relay.claim.as_str(),
+                "claim": word(config.relay.claim),
                 "history": config.relay.history.as_str(),
-                "ordering": config.relay.ordering.as_str(),
+                "ordering": word(config.relay.ordering),
             },
             "steps": steps,
             "stopped": self.stopped,

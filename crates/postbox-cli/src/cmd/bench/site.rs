@@ -162,7 +162,7 @@ impl Site {
     /// Removes the table, with all events.
     pub(super) async fn table_down(&self) -> Result<(), Failure> {
         let mut connection = self.database.connect().await?;
-        connection.migrate_down(&self.table, true).await.map_err(|error| self.problem(&error))
+        connection.migrate_down(&self.table, true, None).await.map_err(|error| self.problem(&error))
     }
 
     /// Lets the database get over what was written: a backlog that is drained is seldom a second old.

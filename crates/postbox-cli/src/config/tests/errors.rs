@@ -4,6 +4,7 @@ use super::super::{Config, SETTINGS, environment};
 use super::Start;
 
 const INVALID: &str = "OUTBOX_CONFIG_INVALID";
+const UNSUPPORTED: &str = "OUTBOX_CONFIG_UNSUPPORTED";
 const UNKNOWN: &str = "OUTBOX_CONFIG_UNKNOWN_KEY";
 const FILE: &str = "OUTBOX_CONFIG_FILE";
 
@@ -67,6 +68,65 @@ fn unknown_variables_of_ours_are_errors() {
 }
 
 #[test]
+fn a_slip_of_the_finger_in_a_shared_name_is_an_error() {
+    for (name, guess) in [
+        ("OUTBOX_SNIK", "OUTBOX_SINK"),
+        ("OUTBOX_DASHBORD", "OUTBOX_DASHBOARD"),
+        ("OUTBOX_DIRECT_ULR", "OUTBOX_DIRECT_URL"),
+        ("OUTBOX_RELYA_TABLES", "OUTBOX_RELAY_TABLES"),
+        ("OUTBOX_DEADLETTER", "OUTBOX_DEAD_LETTER"),
+    ] {
+        let error = Start::default().env(name, "secret5").error(UNKNOWN);
+        assert!(error.contains(&format!("variable {name}. Did you mean {guess}?")), "{error}");
+        assert!(!error.contains("secret5"), "{error}");
+    }
+    for name in
+        ["OUTBOX_TOPIC", "OUTBOX_TABLE", "OUTBOX_HOST", "OUTBOX_DB_URL", "OUTBOX_", "OUTBOX_DIRECT_URL_EU"]
+    {
+        Start::default().env(name, "x").config();
+    }
+}
+
+/// Other commands take these settings: only a relay cannot work with them.
+#[test]
+fn what_no_relay_can_do() {
+    for (given, code, says) in [
+        (&["--tenants=acme"][..], INVALID, "relay.tenants needs relay.single_active = false"),
+        (&["--tenants=acme", "--single-active=false", "--ordering=aggregate"], INVALID, "do not go together"),
+        (&["--fair-tenants", "--ordering=aggregate"], INVALID, "relay.fair_tenants and relay.ordering"),
+        (&["--claim=owner", "--single-active=false"], UNSUPPORTED, "several relays share the table"),
+        (&["--claim=owner", "--fair-tenants"], UNSUPPORTED, "tenants share the table"),
+    ] {
+        let config = Start::default().flags(given.iter().copied()).config();
+        let errors = config.check_relay();
+        let [error] = errors.as_slice() else { panic!("{given:?}: {errors:?}") };
+        let text = error.to_string();
+        assert!(error.code.as_str() == code && text.contains(says) && text.contains("(from --"), "{text}");
+    }
+    for given in [&["--tenants=acme", "--single-active=false"][..], &["--fair-tenants"], &["--claim=owner"]] {
+        let config = Start::default().flags(given.iter().copied()).config();
+        assert!(config.check_relay().is_empty(), "{given:?}");
+    }
+}
+
+#[test]
+fn what_a_relay_needs_is_named() {
+    let needed = |text: &str| file(text).config().needed().join(", ");
+    assert_eq!(needed(""), "relay.tables, sink");
+    assert_eq!(needed("sink = \"null:\"\nrelay.tables = [\"a\"]"), "");
+    assert_eq!(needed("relay.enabled = false\ncleaner.tables = [\"a\"]"), "");
+    assert_eq!(needed("relay.enabled = false"), "relay.tables");
+    assert_eq!(needed("relay.enabled = false\ncleaner.enabled = false"), "");
+    assert_eq!(
+        needed("relay.enabled = false\ncleaner.enabled = false\nadmin.enabled = true"),
+        "relay.tables"
+    );
+    let two = "sink = \"null:\"\n[[database]]\nname = \"a\"\nurl = \"sqlite:a\"\ntables = [\"a\"]\n\
+               [[database]]\nname = \"b\"\nurl = \"sqlite:b\"\n";
+    assert_eq!(needed(two), "tables of the database b");
+}
+
+#[test]
 fn a_kubernetes_service_called_outbox_relay_does_no_harm() {
     let mut start = Start::default();
     for (name, value) in [
@@ -110,7 +170,8 @@ fn a_file_that_cannot_be_read() {
     assert!(error.contains("nowhere.toml") && error.contains("POSTBOX_CONFIG"), "{error}");
     let error = Start::default().flags(["--config", "."]).error(FILE);
     assert!(error.contains("(from --config)"), "{error}");
-    assert!(file(b"# ok\nsink = \"\xff\"").error(FILE).contains("not UTF-8 in line 2"));
+    let error = file(b"# ok\nsink = \"\xff\"").error(FILE);
+    assert!(error.contains("not UTF-8 in line 2") && error.contains("next: save it as UTF-8"), "{error}");
     assert!(file("#".repeat(1_048_577)).error(FILE).contains("more than 1MiB"));
     file("#".repeat(1_048_576)).config();
     if std::path::Path::new("/dev/zero").exists() {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::{Claim, SETTINGS};
+use postbox_stores::any::Strategy;
+
+use super::super::SETTINGS;
 use super::Start;
 
 const INVALID: &str = "OUTBOX_CONFIG_INVALID";
@@ -135,7 +137,7 @@ fn sizes() {
 
 #[test]
 fn words_lists_and_ids() {
-    assert_eq!(env("OUTBOX_RELAY_CLAIM", "lease").config().relay.claim, Claim::Lease);
+    assert_eq!(env("OUTBOX_RELAY_CLAIM", "lease").config().relay.claim, Strategy::Lease);
     let error = env("OUTBOX_RELAY_CLAIM", "Lease").error(INVALID);
     assert!(error.contains("one of auto, lease, owner"), "{error}");
 
@@ -195,7 +197,7 @@ fn hostile_values_are_refused_in_every_setting() {
                     super::super::show_text(&config),
                     super::super::show_json(&config)
                 );
-                if setting.shape != super::super::Shape::List {
+                if setting.shape != super::super::kind::Shape::List {
                     assert!(!shown.contains("Zq9"), "{shown}");
                 }
             }

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use postbox_core::{Code, StoreError, StoreErrorKind, TableName};
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
+use super::super::admin::AUDIT;
 use super::super::error::classify;
 use super::super::history;
 use super::super::inbox::is_there as has_inbox_of;
 use super::super::leader::lock_name;
 use super::super::schema::{TableShape, columns, locate};
-use super::{Extras, Plan, Step, idempotency, names, plan_with};
+use super::{Extras, Held, Plan, Step, idempotency, names, plan_with};
 
 /// A lock on the structure is asked for no longer than this: everybody who comes later would wait behind it.
 const LOCK_LIMIT: &str = "SET SESSION lock_wait_timeout = 1";
@@ -75,14 +76,24 @@ pub async fn down(
     table: &TableName,
     discard_unpublished: bool,
 ) -> Result<(), StoreError> {
-    let (schema, table) = locate(connection, table).await?;
+    down_by(connection, table, discard_unpublished, None).await
+}
+
+/// The same by somebody: the audit log, where there is one, gets a row with who did it and what [`held`] had counted.
+///
+/// # Errors
+/// As [`down`].
+///
+/// # Cancel safety
+/// As [`down`]; the row is written right after the table is gone.
+pub async fn down_by(
+    connection: &mut MySqlConnection,
+    table: &TableName,
+    discard_unpublished: bool,
+    by: Option<(&str, Held)>,
+) -> Result<(), StoreError> {
+    let (schema, table, _) = expect(connection, table).await?;
     let template = names(&table);
-    let Some(shape) = TableShape::read(connection, &schema, &table).await.map_err(classify)? else {
-        let message = format!("{table} does not exist");
-        return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
-    };
-    // Many a table has a column `published_at`: what is no outbox is not ours to remove.
-    shape.check()?;
     let lock = Alone::wait(connection, &table).await?;
     let unpublished = template.fill("SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL)");
     let done = async {
@@ -93,6 +104,7 @@ pub async fn down(
             return Err(StoreError::new(Code::NotEmpty, StoreErrorKind::Refused, message));
         }
         let relay = !columns(connection, &schema, "postbox_relay").await.map_err(classify)?.is_empty();
+        let log = !columns(connection, &schema, "postbox_audit").await.map_err(classify)?.is_empty();
         // Another's table of that name is not ours to remove.
         let history = history::find(connection, &schema, &table).await.map_err(classify)?.is_some();
         let inbox = has_inbox_of(connection, &schema, &table).await?;
@@ -103,6 +115,14 @@ pub async fn down(
             |sql: &&str| (relay || !sql.contains("{{relay}}")) && (window || !sql.contains("{{window}}"));
         for sql in drops(extras).filter(there) {
             run(connection, &template.fill(sql)).await?;
+            // No transaction has both; whatever fails after this, the events are gone.
+            if let (DROP_TABLE, Some((who, held)), true) = (sql, by, log) {
+                let what = held.described();
+                tracing::info!(%table, who, action = Held::ACTION, %what, "operator");
+                let audit = sqlx::query(AssertSqlSafe(template.fill(AUDIT))).bind(who).bind(Held::ACTION);
+                let audit = audit.bind(table.table()).bind(what.to_string()).bind(held.all());
+                audit.execute(&mut *connection).await.map_err(classify)?;
+            }
         }
         Ok(())
     };
@@ -111,12 +131,44 @@ pub async fn down(
     done
 }
 
+/// What a table holds: what [`down`] would remove with it. Reads all of it.
+///
+/// # Errors
+/// When the table does not exist or is no outbox, or the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
+pub async fn held(connection: &mut MySqlConnection, table: &TableName) -> Result<Held, StoreError> {
+    let (schema, table, shape) = expect(connection, table).await?;
+    let history = history::find(connection, &schema, &table).await.map_err(classify)?.is_some();
+    let tells_dead = !shape.lacking().contains(&"dead_at");
+    let sql = names(&table).fill(&Held::sql(tells_dead, history));
+    let counts = sqlx::query_as::<_, (i64, i64, i64)>(AssertSqlSafe(sql)).fetch_one(connection);
+    counts.await.map(Held::of).map_err(classify)
+}
+
+/// The table and its place, if it is one of ours: many a table has a column `published_at`, and what is no outbox is not ours to
+/// remove.
+async fn expect(
+    connection: &mut MySqlConnection,
+    table: &TableName,
+) -> Result<(String, TableName, TableShape), StoreError> {
+    let (schema, table) = locate(connection, table).await?;
+    let Some(shape) = TableShape::read(connection, &schema, &table).await.map_err(classify)? else {
+        let message = format!("{table} does not exist");
+        return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
+    };
+    shape.check()?;
+    Ok((schema, table, shape))
+}
+
+const DROP_TABLE: &str = "DROP TABLE {{table}}";
 const DROP_HISTORY: &str = "DROP TABLE IF EXISTS {{history}}";
 const DROP_INBOX: &str = "DROP TABLE IF EXISTS {{inbox}}";
 const DROP_CALLS: &str = "DROP TABLE IF EXISTS {{idempotency}}";
 const DROPS: [&str; 7] = [
     "DROP VIEW IF EXISTS {{status_view}}",
-    "DROP TABLE {{table}}",
+    DROP_TABLE,
     DROP_HISTORY,
     DROP_INBOX,
     DROP_CALLS,

@@ -7,8 +7,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
 
 use super::plan::plan_with;
 use super::{idempotency, inbox, names};
-use crate::plan::{Extras, Plan, Step, StepLock};
-#[cfg(all(feature = "sqlite", feature = "mysql"))]
+use crate::plan::{Extras, Held, Plan, Step, StepLock};
 use crate::postgres::ask;
 use crate::postgres::error::classify;
 use crate::postgres::history;
@@ -17,6 +16,7 @@ use crate::postgres::schema::TableShape;
 /// A lock that is waited for makes all that come after it wait too: so not for long, but again and again.
 const LOCK_LIMIT: &str = "300ms";
 const TRIES: u32 = 100;
+const HELD_UP: &str = "a transaction on the table does not end";
 
 /// Brings a table to the state that this version wants: makes it, upgrades it, or finishes what was interrupted.
 /// Calls `progress` before each step. Answers the plan that was carried out; a second run has no steps.
@@ -74,37 +74,111 @@ pub async fn down(
     table: &TableName,
     discard_unpublished: bool,
 ) -> Result<(), StoreError> {
+    down_by(connection, table, discard_unpublished, None).await
+}
+
+/// The same by somebody: the audit log, where there is one, gets a row with who did it and what [`held`] had counted.
+///
+/// # Errors
+/// As [`down`].
+///
+/// # Cancel safety
+/// As [`down`].
+pub async fn down_by(
+    connection: &mut PgConnection,
+    table: &TableName,
+    discard_unpublished: bool,
+    by: Option<(&str, Held)>,
+) -> Result<(), StoreError> {
     let mut tx = connection.begin().await.map_err(classify)?;
-    let Some(shape) = TableShape::read(&mut tx, table).await.map_err(classify)? else {
-        let message = format!("{table} does not exist");
-        return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
-    };
-    // Many a table has a column `published_at`: what is no outbox is not ours to remove.
-    shape.check()?;
-    let template = names(&shape.name);
-    let guard = "IF EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL) THEN
-        RAISE EXCEPTION 'not empty' USING ERRCODE = 'PB001'; END IF;";
+    let shape = expect(&mut tx, table).await?;
     // Another's table of that name is not ours to remove.
-    let history = history::find(&mut tx, &shape.name).await.map_err(classify)?;
+    let history = history::find(&mut tx, &shape.name).await.map_err(classify)?.is_some();
     let inbox = inbox::is_there(&mut tx, &shape.name).await?;
     let calls = idempotency::is_there(&mut tx, &shape.name).await?;
     tx.commit().await.map_err(classify)?;
-    let calls = if calls { "DROP TABLE {{idempotency}};" } else { "" };
-    let history = history.map_or("", |_| "DROP TABLE {{history}};");
-    let inbox = if inbox { "DROP TABLE {{inbox}};" } else { "" };
-    let forget = if shape.system_tables { "DELETE FROM {{relay}} WHERE tbl = {{key}};" } else { "" };
-    let sql = template.fill(&format!(
-        "DO $postbox$ BEGIN LOCK TABLE {{{{table}}}} IN ACCESS EXCLUSIVE MODE; {} DROP VIEW IF EXISTS {{{{status_view}}}};
-         DROP TABLE {{{{table}}}}; {history} {inbox} {calls} {forget} END $postbox$",
-        if discard_unpublished { "" } else { guard }
-    ));
-    match with_short_lock(connection, &sql).await {
-        Err(error) if error.message().contains("PB001") => {
-            let message = format!("{} holds events that were not published", shape.name);
-            Err(StoreError::new(Code::NotEmpty, StoreErrorKind::Refused, message))
+    let drops = [
+        ("DROP VIEW IF EXISTS {{status_view}}; DROP TABLE {{table}};", true),
+        ("DROP TABLE {{history}};", history),
+        ("DROP TABLE {{inbox}};", inbox),
+        ("DROP TABLE {{idempotency}};", calls),
+        ("DELETE FROM {{relay}} WHERE tbl = {{key}};", shape.system_tables),
+    ];
+    let drops: String = drops.into_iter().filter(|(_, there)| *there).map(|(sql, _)| sql).collect();
+    let by = by.filter(|_| shape.system_tables);
+    for attempt in 0..TRIES {
+        let mut tx = connection.begin().await.map_err(classify)?;
+        let removed = match remove(&mut tx, &shape.name, &drops, discard_unpublished, by).await {
+            Ok(()) => tx.commit().await.map_err(classify),
+            Err(error) => {
+                // At once: until then nobody else comes to the table.
+                let _ = tx.rollback().await;
+                Err(error)
+            }
+        };
+        match removed {
+            Err(error) if error.kind() == StoreErrorKind::Conflict => pause(attempt).await,
+            result => return result,
         }
-        result => result,
     }
+    Err(busy(HELD_UP))
+}
+
+/// All of it, with its row in the audit log; gives up where others hold the table.
+async fn remove(
+    tx: &mut PgConnection,
+    table: &TableName,
+    drops: &str,
+    discard_unpublished: bool,
+    by: Option<(&str, Held)>,
+) -> Result<(), StoreError> {
+    let template = names(table);
+    let lock =
+        format!("SET LOCAL lock_timeout = '{LOCK_LIMIT}'; LOCK TABLE {{{{table}}}} IN ACCESS EXCLUSIVE MODE");
+    run(tx, &template.fill(&lock)).await.map_err(classify)?;
+    let unpublished = template.fill("SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL)");
+    let unpublished = sqlx::query_scalar::<_, bool>(AssertSqlSafe(unpublished)).persistent(false);
+    if unpublished.fetch_one(&mut *tx).await.map_err(classify)? && !discard_unpublished {
+        let message = format!("{table} holds events that were not published");
+        return Err(StoreError::new(Code::NotEmpty, StoreErrorKind::Refused, message));
+    }
+    run(tx, &template.fill(drops)).await.map_err(classify)?;
+    if let Some((who, held)) = by {
+        let what = held.described();
+        tracing::info!(%table, who, action = Held::ACTION, %what, "operator");
+        let audit = "INSERT INTO {{audit}} (who, action, tbl, what, events) VALUES ($1, $2, {{key}}, $3, $4)";
+        let audit = ask::ask(template.fill(audit)).bind(who).bind(Held::ACTION).bind(what).bind(held.all());
+        audit.execute(tx).await.map_err(classify)?;
+    }
+    Ok(())
+}
+
+/// What a table holds: what [`down`] would remove with it. Reads all of it.
+///
+/// # Errors
+/// When the table does not exist or is no outbox, or the database fails.
+///
+/// # Cancel safety
+/// Only looks: it can be dropped at any time.
+pub async fn held(connection: &mut PgConnection, table: &TableName) -> Result<Held, StoreError> {
+    let mut tx = connection.begin().await.map_err(classify)?;
+    let shape = expect(&mut tx, table).await?;
+    let history = history::find(&mut tx, &shape.name).await.map_err(classify)?.is_some();
+    let sql = names(&shape.name).fill(&Held::sql(shape.columns.contains_key("dead_at"), history));
+    let counts = sqlx::query_as::<_, (i64, i64, i64)>(AssertSqlSafe(sql)).persistent(false);
+    let counts = counts.fetch_one(&mut *tx).await.map_err(classify)?;
+    tx.commit().await.map_err(classify)?;
+    Ok(Held::of(counts))
+}
+
+/// The table, if it is one of ours: many a table has a column `published_at`, and what is no outbox is not ours to remove.
+async fn expect(connection: &mut PgConnection, table: &TableName) -> Result<TableShape, StoreError> {
+    let Some(shape) = TableShape::read(connection, table).await.map_err(classify)? else {
+        let message = format!("{table} does not exist");
+        return Err(StoreError::new(Code::TableMissing, StoreErrorKind::Refused, message));
+    };
+    shape.check()?;
+    Ok(shape)
 }
 
 /// Indexes are built outside of any transaction, and what keeps migrations apart is a lock of the session: through a
@@ -177,14 +251,16 @@ async fn with_short_lock(connection: &mut PgConnection, sql: &str) -> Result<(),
             let _ = run(connection, "ROLLBACK").await;
         }
         match done {
-            Err(error) if error.kind() == StoreErrorKind::Conflict => {
-                let pause = Duration::from_millis(50 * u64::from(attempt.min(20)) + 20);
-                tokio::time::sleep(pause).await;
-            }
+            Err(error) if error.kind() == StoreErrorKind::Conflict => pause(attempt).await,
             result => return result,
         }
     }
-    Err(busy("a transaction on the table does not end"))
+    Err(busy(HELD_UP))
+}
+
+/// Others come first, for longer and longer.
+async fn pause(attempt: u32) {
+    tokio::time::sleep(Duration::from_millis(50 * u64::from(attempt.min(20)) + 20)).await;
 }
 
 /// One statement at a time in simple mode: a concurrent build refuses to be part of a transaction.
