@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
-use postbox_core::inbox::{InboxDriver, InboxTx, Recording};
+use postbox_core::inbox::{InboxDriver, Recording};
 use postbox_core::{Code, CommitError, DispatchError, OutboxTransaction, Seen};
 use tokio::time::timeout;
 
@@ -52,15 +52,18 @@ impl<D: InboxDriver> Consumer<D> {
 
     async fn commit(&self, mut tx: OutboxTransaction<D>, message: &Message) -> Result<Seen, DispatchError> {
         // PostgreSQL answers COMMIT with a rollback, which drivers report as success, if the handler has ignored the error of a
-        // statement. The message would then be acknowledged, and its effect be lost. So look whether the memory of it is still there.
+        // statement; MySQL ends a transaction at a deadlock, and goes on without one. The message would then be acknowledged, and its
+        // effect be lost. So look whether the memory of it is still there, and write nothing: it would be kept without the effect.
         let recording = Recording {
             table: self.inbox.table(),
             consumer: self.name.as_str(),
             messages: &[message.id().as_str()],
         };
-        let problem = match InboxTx::record(&mut tx, recording).await {
-            Ok(new) if new.is_empty() => None,
-            Ok(_) => Some(DispatchError::retry("the handler has ended the transaction that it was given")),
+        let problem = match D::is_recorded(&mut tx, recording).await {
+            Ok(true) => None,
+            Ok(false) => {
+                Some(DispatchError::retry("the handler has ended the transaction that it was given"))
+            }
             Err(error) => Some(DispatchError::retry(error)),
         };
         if let Some(problem) = problem {

@@ -1,6 +1,7 @@
 //! RabbitMQ: a queue, over a channel of yours, as a [`Source`].
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use lapin::message::Delivery;
@@ -35,7 +36,8 @@ const PERSISTENT: u8 = 2;
 /// ```
 ///
 /// It sets the channel's prefetch to what is worked on at once. When the connection is lost, [`run`](crate::Consumer::run) ends with an error, and what was
-/// not acknowledged is in the queue again: connect and run again. RabbitMQ ends a channel on which a message is not acknowledged within
+/// not acknowledged is in the queue again: connect and run again. It ends likewise when the channel of the dead letters is closed, as RabbitMQ does when
+/// their exchange is not there. RabbitMQ ends a channel on which a message is not acknowledged within
 /// `consumer_timeout`, half an hour unless told otherwise.
 #[derive(Debug)]
 pub struct RabbitSource {
@@ -47,10 +49,47 @@ pub struct RabbitSource {
 
 #[derive(Debug)]
 struct DeadLetters {
+    channel: Channel,
     /// One at a time: the client hands a message that came back to whichever confirmation it handles next.
-    channel: Mutex<Channel>,
+    turn: Mutex<()>,
     exchange: ShortString,
     routing_key: ShortString,
+    /// What went wrong first: a channel that is closed does not say why.
+    trouble: OnceLock<lapin::Error>,
+}
+
+impl DeadLetters {
+    /// Whether nothing can be put there any more.
+    fn is_closed(&self) -> bool {
+        let status = self.channel.status();
+        // A client that was told to mends it by itself.
+        !status.connected() && !status.reconnecting()
+    }
+
+    fn refused(&self, error: lapin::Error) -> SourceError {
+        let _ = self.trouble.set(error.clone());
+        if self.is_closed() {
+            SourceError::lost(self.to_string(), error)
+        } else {
+            SourceError::new(self.to_string(), error)
+        }
+    }
+
+    /// Why the run has to end, if it has.
+    fn end(&self) -> Option<SourceError> {
+        let closed = || format!("{self}: their channel is closed");
+        self.is_closed().then(|| match self.trouble.get() {
+            Some(error) => SourceError::new(closed(), error.clone()),
+            None => SourceError::of(closed()),
+        })
+    }
+}
+
+impl fmt::Display for DeadLetters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { exchange, routing_key, .. } = self;
+        write!(f, "the dead letters at exchange {:?}, key {:?}", exchange.as_str(), routing_key.as_str())
+    }
 }
 
 impl RabbitSource {
@@ -63,8 +102,13 @@ impl RabbitSource {
     /// and confirmed: where no queue takes them, they are not acknowledged here either.
     #[must_use]
     pub fn dead_letters(mut self, channel: Channel, exchange: &str, routing_key: &str) -> Self {
-        let (exchange, routing_key) = (exchange.into(), routing_key.into());
-        self.dead = Some(Arc::new(DeadLetters { channel: Mutex::new(channel), exchange, routing_key }));
+        self.dead = Some(Arc::new(DeadLetters {
+            channel,
+            turn: Mutex::default(),
+            exchange: exchange.into(),
+            routing_key: routing_key.into(),
+            trouble: OnceLock::new(),
+        }));
         self
     }
 }
@@ -77,8 +121,7 @@ impl Source for RabbitSource {
         let prefetch = u16::try_from(at_once).unwrap_or(u16::MAX);
         self.channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(cannot)?;
         if let Some(dead) = &self.dead {
-            let channel = dead.channel.lock().await;
-            channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(cannot)?;
+            dead.channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(cannot)?;
         }
         let consumer = self.channel.basic_consume(
             self.queue.as_str().into(),
@@ -94,6 +137,10 @@ impl Source for RabbitSource {
     async fn next(&mut self) -> Result<Option<RabbitIncoming>, SourceError> {
         let ended =
             || SourceError::of(format!("RabbitMQ has ended the consumer of the queue {}", self.queue));
+        // Before another one is taken: whoever could not be buried was given back, and would come again and again.
+        if let Some(end) = self.dead.as_ref().and_then(|dead| dead.end()) {
+            return Err(end);
+        }
         let Some(consumer) = &mut self.consumer else { return Err(ended()) };
         match consumer.next().await {
             Some(Ok(delivery)) => Ok(Some(RabbitIncoming::new(delivery, &self.queue, self.dead.clone()))),
@@ -168,13 +215,6 @@ impl Incoming for RabbitIncoming {
         let Some(dead) = &self.dead else {
             return Err(SourceError::of("no queue for dead letters"));
         };
-        let place = || {
-            format!(
-                "the dead letters at exchange {:?}, key {:?}",
-                dead.exchange.as_str(),
-                dead.routing_key.as_str()
-            )
-        };
         let mut table = self.delivery.properties.headers().clone().unwrap_or_default();
         for (name, value) in &letter.headers {
             table.insert((*name).into(), AMQPValue::LongString(value.as_bytes().into()));
@@ -182,14 +222,14 @@ impl Incoming for RabbitIncoming {
         let properties = self.delivery.properties.clone().with_headers(table).with_delivery_mode(PERSISTENT);
         let options = BasicPublishOptions { mandatory: true, immediate: false };
         let (exchange, key) = (dead.exchange.clone(), dead.routing_key.clone());
-        let channel = dead.channel.lock().await;
-        let sent = channel.basic_publish(exchange, key, options, &letter.envelope.payload, properties).await;
-        let sent = sent.map_err(|error| SourceError::new(place(), error))?;
-        match sent.await.map_err(|error| SourceError::new(place(), error))? {
+        let _turn = dead.turn.lock().await;
+        let sent =
+            dead.channel.basic_publish(exchange, key, options, &letter.envelope.payload, properties).await;
+        match sent.map_err(|error| dead.refused(error))?.await.map_err(|error| dead.refused(error))? {
             Confirmation::Ack(None) => Ok(()),
-            Confirmation::Ack(Some(_)) => Err(SourceError::of(format!("{}: no queue takes them", place()))),
+            Confirmation::Ack(Some(_)) => Err(SourceError::of(format!("{dead}: no queue takes them"))),
             Confirmation::Nack(_) | Confirmation::NotRequested => {
-                Err(SourceError::of(format!("{}: not confirmed", place())))
+                Err(SourceError::of(format!("{dead}: not confirmed")))
             }
         }
     }

@@ -353,7 +353,11 @@ impl Incoming for RedisIncoming {
             add.arg(*name).arg(value);
         }
         let added: RedisResult<()> = add.query_async(&mut self.redis.clone()).await;
-        added.map_err(|error| SourceError::new(format!("the dead letters at {stream}"), error))
+        added.map_err(|error| {
+            let what = format!("the dead letters at {stream}");
+            // This connection is not made anew. Also one that does not answer: it may be gone without a word.
+            if error.is_io_error() { SourceError::lost(what, error) } else { SourceError::new(what, error) }
+        })
     }
 }
 

@@ -30,7 +30,7 @@ pub struct ConsumerReport {
     pub before: u64,
     /// Messages that are at the dead letters now.
     pub dead: u64,
-    /// Messages that were given back when it stopped.
+    /// Messages that were given back: when it stopped, or when their way to the dead letters was gone.
     pub given_back: u64,
 }
 

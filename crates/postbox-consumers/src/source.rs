@@ -62,7 +62,7 @@ pub trait Source: Send {
 ///
 /// # Errors
 /// They are logged. A message that could not be acknowledged is delivered again and known by the inbox; one that could not be
-/// [buried](Self::bury) is buried again until it is.
+/// [buried](Self::bury) is buried again until it is, or given back where the error says that it is [lost](SourceError::lost).
 ///
 /// # Cancel safety
 /// [`renew`](Self::renew) is dropped when the message is settled; all of it when the run is dropped.
@@ -134,16 +134,28 @@ pub struct SourceError {
     what: String,
     #[source]
     cause: Option<Box<dyn Error + Send + Sync>>,
+    lost: bool,
 }
 
 impl SourceError {
     /// What could not be done, and why.
     pub fn new(what: impl Into<String>, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self { what: what.into(), cause: Some(cause.into()) }
+        Self { what: what.into(), cause: Some(cause.into()), lost: false }
     }
 
     /// What is wrong, where no other error is behind it.
     pub fn of(what: impl Into<String>) -> Self {
-        Self { what: what.into(), cause: None }
+        Self { what: what.into(), cause: None, lost: false }
+    }
+
+    /// What could not be done since the connection or channel of this message is gone, so that to try again with it is in vain: the message has
+    /// to be delivered again, by another.
+    pub fn lost(what: impl Into<String>, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { what: what.into(), cause: Some(cause.into()), lost: true }
+    }
+
+    /// Whether it is of no use to try again with the same message.
+    pub fn is_lost(&self) -> bool {
+        self.lost
     }
 }

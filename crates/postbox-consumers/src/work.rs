@@ -88,7 +88,8 @@ impl<D: InboxDriver> Consumer<D> {
         }
     }
 
-    /// Puts a message to the dead letters, as often as it takes: until it is there it is not acknowledged.
+    /// Puts a message to the dead letters, as often as it takes: until it is there it is not acknowledged. Where its connection is gone it never
+    /// would be, and would keep its place from others: it comes again by the next one.
     async fn bury<I: Incoming>(
         &self,
         incoming: &I,
@@ -110,10 +111,10 @@ impl<D: InboxDriver> Consumer<D> {
                 tracing::error!(%consumer, source, tries, %error, "a message is a dead letter");
                 return Ending::Dead;
             };
-            let (refused, wait) = (chain(&refused), self.backoff.after(attempts));
+            let (lost, refused, wait) = (refused.is_lost(), chain(&refused), self.backoff.after(attempts));
             tracing::error!(%consumer, source, tries, %error, refused, "a message failed, and is no dead letter yet");
             attempts = attempts.saturating_add(1);
-            if stopped_within(wait, stop).await {
+            if lost || stopped_within(wait, stop).await {
                 return Ending::GivenBack;
             }
         }

@@ -104,6 +104,31 @@ impl Bench for Rabbit {
 
 consumer_suite!(Rabbit::new());
 
+/// RabbitMQ closes the channel at the first dead letter, and the client opens no other: nothing could be buried again.
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_to_an_exchange_that_is_missing_end_the_run() {
+    let rabbit = postbox_testkit::broker_or_skip!(Rabbit::new().await);
+    for at_once in [1, 4] {
+        let (shop, effects) = (common::Shop::open().await, common::Effects::default());
+        let missing = fresh("missing");
+        let connection = Connection::connect(&rabbit.url, ConnectionProperties::default()).await.unwrap();
+        let source = RabbitSource::new(connection.create_channel().await.unwrap(), rabbit.queue.as_str())
+            .dead_letters(connection.create_channel().await.unwrap(), &missing, "stock");
+        let mut running = common::consumer(&shop, &effects).at_once(at_once).spawn(source);
+        if at_once == 1 {
+            let order = common::order(0, r#","reject":true"#);
+            rabbit.send(std::slice::from_ref(&order), 0, &[]).await;
+        }
+        let ended = tokio::time::timeout(common::PATIENCE, running.ended()).await.expect("it ends");
+        let error = ended.unwrap_err();
+        assert!(error.to_string().contains(&missing), "{error}");
+        let cause = std::error::Error::source(&error).expect("a reason").to_string();
+        assert!(cause.contains("NOT_FOUND") || cause.contains("NOT-FOUND"), "{cause}");
+        rabbit.connections.lock().unwrap().push(connection);
+        assert_eq!(rabbit.left().await, 1, "it is in the queue again");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_lost_ends_the_run() {
     let rabbit = postbox_testkit::broker_or_skip!(Rabbit::new().await);

@@ -4,17 +4,20 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{Bench, Dead, Letter, consumer_suite};
-use postbox_consumers::RedisSource;
-use postbox_core::Delivery;
+use common::{Bench, Dead, Effects, Letter, consumer_suite};
+use postbox_consumers::{Handler, Message, RedisSource};
+use postbox_core::{Delivery, HandlerResult, OutboxTransaction};
 use postbox_sinks::{Options, RedisSink};
+use postbox_stores::sqlite::SqlxSqlite;
 use postbox_testkit::RedisServer;
 use postbox_testkit::sink_suite::{deliver, fresh};
 use redis::streams::StreamRangeReply;
 use redis::{Client, FromRedisValue, cmd};
+use tokio::sync::{Semaphore, watch};
 
 /// A stream of its own at a server that is shared.
 struct Redis {
@@ -25,13 +28,16 @@ struct Redis {
 
 impl Redis {
     async fn new() -> Result<Self, String> {
-        let server = RedisServer::try_shared()?;
+        Ok(Self::at(RedisServer::try_shared()?).await)
+    }
+
+    async fn at(server: &RedisServer) -> Self {
         let this =
             Self { url: server.url().to_owned(), stream: fresh("consumer"), sources: AtomicUsize::new(0) };
         let () = this.ask(&["XGROUP", "CREATE", &this.stream, "stock", "0", "MKSTREAM"]).await;
         // Where no entry can be added.
         let () = this.ask(&["SET", &format!("{}:nowhere", this.stream), "no stream"]).await;
-        Ok(this)
+        this
     }
 
     async fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
@@ -104,6 +110,49 @@ async fn a_consumer_that_comes_back_under_its_name_goes_on_at_once() {
     running.shutdown().await.unwrap();
     shop.assert_once(&orders).await;
     assert_eq!(redis.left().await, 0);
+}
+
+/// Holds up what it will reject until it may go on.
+#[derive(Clone)]
+struct Held {
+    effects: Effects,
+    begun: Arc<Semaphore>,
+    open: watch::Sender<bool>,
+}
+
+impl Handler<SqlxSqlite> for Held {
+    async fn handle(&self, tx: &mut OutboxTransaction<SqlxSqlite>, message: &Message) -> HandlerResult {
+        if message.json::<serde_json::Value>()?["reject"] == true {
+            self.begun.add_permits(1);
+            self.open.subscribe().wait_for(|open| *open).await.unwrap();
+        }
+        self.effects.handle(tx, message).await
+    }
+}
+
+/// The connection that a message came by is gone when it is to be buried: it would never be, and nothing behind it would be worked on.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_while_redis_restarts_holds_up_nothing() {
+    let server = postbox_testkit::broker_or_skip!(RedisServer::try_start());
+    let (redis, shop) = (Redis::at(&server).await, common::Shop::open().await);
+    let (effects, begun) = (Effects::default(), Arc::new(Semaphore::new(0)));
+    let held = Held { effects, begun, open: watch::Sender::new(false) };
+    let (bad, good) = (common::order(0, r#","reject":true"#), common::order(1, ""));
+    redis.send(std::slice::from_ref(&bad), 0, &[]).await;
+    let consumer = shop.consumer_of(held.clone()).at_once(1);
+    let running = consumer.spawn(redis.source(Dead::Here).await);
+    held.begun.acquire().await.unwrap().forget();
+    server.stop();
+    server.start_again();
+    held.open.send_replace(true);
+    redis.send(std::slice::from_ref(&good), 0, &[]).await;
+    let effects = async || shop.effects().await.len() == 1;
+    postbox_testkit::eventually("the one behind it", common::PATIENCE, effects).await;
+    running.shutdown().await.unwrap();
+    shop.assert_once(std::slice::from_ref(&good)).await;
+    let letters = redis.dead().await;
+    assert_eq!(letters.len(), 1, "{letters:?}");
+    assert_eq!(redis.left().await, 0, "both are acknowledged");
 }
 
 #[tokio::test(flavor = "multi_thread")]

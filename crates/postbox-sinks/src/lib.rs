@@ -29,6 +29,8 @@ pub mod file;
 pub mod http;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(any(feature = "kafka", feature = "pulsar"))]
+mod missing;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod options;

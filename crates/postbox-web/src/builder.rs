@@ -161,7 +161,8 @@ impl<S: IdempotencyStore, P> IdempotencyLayerBuilder<S, P> {
     }
 
     /// The largest body of an answer that is stored (256 KiB). The first caller gets a larger one all the same; repeats are told,
-    /// with 410, that the call was done and its answer is not kept. It is never run again for that.
+    /// with 410, that the call was done and its answer is not kept. It is never run again for that. A body that has no end within a
+    /// second, and any `text/event-stream`, counts as larger: the call ends when its answer begins.
     pub fn response_limit(mut self, bytes: usize) -> Self {
         self.settings.response_limit = bytes;
         self

@@ -215,7 +215,7 @@ impl<S: IdempotencyStore> Shared<S> {
             return Err(Problem::new(ProblemKind::PrincipalUnknown, detail));
         };
         let limit = self.settings.body_limit;
-        let body = match collect(body, limit).await {
+        let body = match collect(body, limit, None).await {
             Collected::Whole(body) => body,
             Collected::Larger(_) => {
                 let detail = format!("With an idempotency key, a body may have {limit} bytes.");

@@ -1,5 +1,7 @@
 //! Answers on their way to the table and back.
 
+use std::time::Duration;
+
 use axum::body::{Body, Bytes};
 use axum::http::header::{
     CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, ETAG, LAST_MODIFIED, LINK, LOCATION,
@@ -21,11 +23,25 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed")
 pub(crate) const KEPT: [HeaderName; 8] =
     [CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LOCATION, CONTENT_TYPE, ETAG, LAST_MODIFIED, LINK, LOCATION];
 
-/// An answer as it is stored, and as it is given: an answer that is too large to be kept is stored without its body. Done is done: a
-/// repeat must not do it again for that.
+/// How long an answer may take to its end, to be kept. The call waits for it, its transaction is open, and on SQLite nobody else can write:
+/// a stream would keep all that for as long as somebody listens.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Answers of this type go on and on.
+const ENDLESS: &str = "text/event-stream";
+
+/// An answer as it is stored, and as it is given: an answer that is too large to be kept, or has no end, is stored without its body. Done is
+/// done: a repeat must not do it again for that.
 pub(crate) async fn keep(answer: Response, settings: &Settings) -> (StoredResponse, Response) {
     let (parts, body) = answer.into_parts();
-    let (stored, body) = match collect(body, settings.response_limit).await {
+    let kind = parts.headers.get(CONTENT_TYPE).map_or(b"".as_slice(), HeaderValue::as_bytes);
+    let endless = kind.get(..ENDLESS.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(ENDLESS.as_bytes()));
+    let collected = if endless {
+        Collected::Larger(body)
+    } else {
+        collect(body, settings.response_limit, Some(PATIENCE)).await
+    };
+    let (stored, body) = match collected {
         Collected::Whole(body) => (kept(&parts, Some(&body), settings), Body::from(body)),
         Collected::Larger(body) | Collected::Broken(body) => (kept(&parts, None, settings), body),
     };
@@ -58,7 +74,7 @@ pub(crate) fn replay(stored: StoredResponse, settings: &Settings) -> Response {
     } else {
         let location = headers.find(|(name, _)| *name == LOCATION).map(|(_, value)| value);
         let detail = format!(
-            "The request was processed and answered with status {}; the answer was larger than is kept. Nothing was done now.",
+            "The request was processed and answered with status {}; the answer was larger than is kept, or a stream. Nothing was done now.",
             stored.status
         );
         let problem = Problem::new(ProblemKind::AnswerNotKept, detail).types(settings.types.as_ref());

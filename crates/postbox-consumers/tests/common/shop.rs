@@ -66,7 +66,11 @@ impl Shop {
     }
 
     pub(crate) fn consumer(&self, effects: Effects) -> Consumer<SqlxSqlite> {
-        Consumer::new(&self.pool, self.inbox.clone(), STOCK.clone(), effects)
+        self.consumer_of(effects)
+    }
+
+    pub(crate) fn consumer_of(&self, handler: impl Handler<SqlxSqlite>) -> Consumer<SqlxSqlite> {
+        Consumer::new(&self.pool, self.inbox.clone(), STOCK.clone(), handler)
     }
 
     /// The messages that have had their effect, each as often as it had it.

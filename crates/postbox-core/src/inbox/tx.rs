@@ -52,6 +52,13 @@ pub trait InboxDriver: Driver {
         recording: Recording<'_>,
     ) -> impl Future<Output = Result<Vec<String>, Self::Error>> + Send;
 
+    /// Looks, before COMMIT, whether this transaction is still open and has these messages recorded. Must write nothing: where the
+    /// transaction has ended behind its owner's back, what is written commits at once. An error says that it is not alive any more.
+    fn is_recorded(
+        tx: &mut Self::Transaction,
+        recording: Recording<'_>,
+    ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
+
     /// As [`InboxTx::trouble`].
     fn trouble(error: &Self::Error) -> InboxTrouble;
 }

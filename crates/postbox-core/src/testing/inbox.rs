@@ -30,6 +30,12 @@ impl Memories {
         }
     }
 
+    /// Whether this transaction, which is open, has recorded it.
+    fn holds(&self, recording: &Recording<'_>, message: &str, transaction: u64) -> bool {
+        let key = (recording.table.to_string(), recording.consumer.to_owned(), message.to_owned());
+        self.0.get(&key) == Some(&Some(transaction))
+    }
+
     pub(super) fn commit(&mut self, transaction: u64) {
         for held in self.0.values_mut().filter(|held| **held == Some(transaction)) {
             *held = None;
@@ -73,6 +79,14 @@ impl InboxDriver for Memory {
         Ok(new)
     }
 
+    async fn is_recorded(tx: &mut MemoryTransaction, recording: Recording<'_>) -> Result<bool, MemoryError> {
+        if tx.failed {
+            return Err(FAILED);
+        }
+        let table = tx.table.lock();
+        Ok(recording.messages.iter().all(|message| table.inbox.holds(&recording, message, tx.number)))
+    }
+
     fn trouble(_: &MemoryError) -> InboxTrouble {
         InboxTrouble::Aborted
     }
@@ -95,8 +109,9 @@ impl InboxTx<Memory> for &mut MemoryTransaction {
 mod tests {
     use std::time::Duration;
 
-    use crate::inbox::{ConsumerName, Inbox, MessageId, RecordError, Seen};
+    use crate::inbox::{ConsumerName, Inbox, InboxDriver as _, MessageId, RecordError, Recording, Seen};
     use crate::testing::MemoryOutbox;
+    use crate::testing::memory::Memory;
 
     static STOCK: ConsumerName = ConsumerName::from_static("stock");
     static MAIL: ConsumerName = ConsumerName::from_static("mail");
@@ -116,6 +131,20 @@ mod tests {
             assert_eq!(inbox.record(&mut tx, &MAIL, &message).await.unwrap(), Seen::Before);
             tx.commit().await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn a_look_finds_what_its_own_transaction_has_recorded() {
+        let (pool, inbox) = (MemoryOutbox::new(), inbox());
+        let messages = ["m"];
+        let recording = Recording { table: inbox.table(), consumer: STOCK.as_str(), messages: &messages };
+        let mut tx = pool.begin().await.unwrap();
+        assert!(!Memory::is_recorded(&mut tx, recording).await.unwrap());
+        inbox.record(&mut tx, &STOCK, MessageId::new("m").unwrap()).await.unwrap();
+        assert!(Memory::is_recorded(&mut tx, recording).await.unwrap());
+        tx.commit().await.unwrap();
+        let mut other = pool.begin().await.unwrap();
+        assert!(!Memory::is_recorded(&mut other, recording).await.unwrap(), "it is another's");
     }
 
     #[tokio::test(start_paused = true)]

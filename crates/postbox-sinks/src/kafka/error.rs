@@ -7,7 +7,7 @@
 //! | a producer that lost its place (fatal): the next batch has a new one | unavailable |
 //! | larger than `max_message`; a topic's name that Kafka cannot have; a policy or an interceptor refuses | reject |
 //! | too large, invalid or ill-timed for the broker: the batch is sent again one by one, and who is refused alone is meant | reject |
-//! | the topic is not there and nobody makes it: at the third attempt | reject, before that retry |
+//! | the topic is not there and nobody makes it: at the third attempt, when it is so for 10 s | reject, before that retry |
 //! | anything else | retry |
 
 use std::time::Duration;
@@ -15,8 +15,8 @@ use std::time::Duration;
 use postbox_core::{Delivery, DispatchError};
 use rdkafka::error::RDKafkaErrorCode as Code;
 
-/// A topic that is not there is looked for so many times, with the relay's waits between: brokers that have just started
-/// do not know all their topics yet, and somebody may be making it.
+/// A topic that is not there is looked for so many times for each event, with the relay's waits between: the client may not have heard yet
+/// that somebody has made it.
 const LOOKS: i32 = 3;
 
 /// A failed delivery.
@@ -96,11 +96,12 @@ pub(super) fn is_of_the_topic(code: Code) -> bool {
     )
 }
 
-/// What is to be done about an event with this error.
+/// What is to be done about an event with this error; `lasts` says of a topic that is not there whether that has been so for long.
 pub(super) fn classify(
     code: Code,
     topic: &str,
     delivery: &Delivery,
+    lasts: impl FnOnce(&str) -> bool,
     within: Duration,
     trouble: Option<String>,
 ) -> DispatchError {
@@ -110,12 +111,10 @@ pub(super) fn classify(
             DispatchError::unavailable(Failure::Silence { within, trouble })
         }
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownTopicId => {
+            // Both: attempts may have been spent on something else, and the topic may have been made since others looked for it.
+            let reject = lasts(&topic) && delivery.meta.attempts >= LOOKS;
             let failure = Failure::NoTopic { topic };
-            if delivery.meta.attempts < LOOKS {
-                DispatchError::retry(failure)
-            } else {
-                DispatchError::reject(failure)
-            }
+            if reject { DispatchError::reject(failure) } else { DispatchError::retry(failure) }
         }
         Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
             DispatchError::reject(Failure::TooLargeForBroker { topic })

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::config::{Config, Timestamp};
 use super::error::{Failure, classify, is_of_the_batch, is_of_the_topic, is_topic_name};
 use super::producer::{Producer, Record, Report, Ticket};
+use crate::missing::Missing;
 use crate::options::Options;
 use crate::url::SinkError;
 
@@ -55,6 +56,7 @@ struct Shared {
     together: Mutex<Option<Arc<Producer>>>,
     /// The same, but each message is a batch of its own; made when a broker refused a batch.
     alone: Mutex<Option<Arc<Producer>>>,
+    missing: Missing,
 }
 
 /// Which of the two.
@@ -71,7 +73,8 @@ impl KafkaSink {
     /// When URL or options cannot work.
     pub fn new(url: &str, options: Options) -> Result<Self, SinkError> {
         let config = Config::new(url, options)?;
-        Ok(Self(Arc::new(Shared { config, together: Mutex::default(), alone: Mutex::default() })))
+        let (together, alone, missing) = (Mutex::default(), Mutex::default(), Missing::default());
+        Ok(Self(Arc::new(Shared { config, together, alone, missing })))
     }
 
     #[cfg(test)]
@@ -229,7 +232,10 @@ impl Sending<'_> {
     fn settle(&mut self, (index, outcome): Report, sent: &mut Sent) {
         let topic = sent.topics.remove(&index).unwrap_or_default();
         match outcome {
-            Ok(()) => self.receipts.record(index, Ok(())),
+            Ok(()) => {
+                self.shared.missing.found(&topic);
+                self.receipts.record(index, Ok(()));
+            }
             Err(code) if self.way == Way::Together && is_of_the_batch(code) => sent.suspects.push(index),
             Err(code) => self.failed(index, &topic, code),
         }
@@ -246,7 +252,8 @@ impl Sending<'_> {
             }
             _ => {
                 let trouble = self.producer.trouble();
-                classify(code, topic, &self.batch[index], self.shared.config.timeout, trouble)
+                let lasts = |topic: &str| self.shared.missing.look(topic);
+                classify(code, topic, &self.batch[index], lasts, self.shared.config.timeout, trouble)
             }
         };
         self.receipts.record(index, Err(error));

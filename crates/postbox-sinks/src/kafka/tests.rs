@@ -222,7 +222,8 @@ fn every_error_has_a_class() {
     ];
     let no_topic = [Code::UnknownTopic, Code::UnknownTopicOrPartition, Code::UnknownTopicId];
     let (mut event, mut seen) = (delivery("a.b", "1"), 0);
-    for attempts in [1, 2, 3] {
+    // How often the event was tried, and whether its topic has been missing for long.
+    for (attempts, lasts) in [(1, true), (2, true), (3, false), (50, false), (3, true)] {
         event.meta.attempts = attempts;
         for code in codes() {
             let (class, words) = if silence.contains(&code) {
@@ -234,17 +235,18 @@ fn every_error_has_a_class() {
             } else if refused.contains(&code) {
                 (Reject, "topic \"a.b\"")
             } else if no_topic.contains(&code) {
-                (if attempts < 3 { Retry(None) } else { Reject }, "has no topic \"a.b\"")
+                (if attempts == 3 && lasts { Reject } else { Retry(None) }, "has no topic \"a.b\"")
             } else {
                 (Retry(None), "topic \"a.b\"")
             };
-            let error = classify(code, "a.b", &event, Duration::from_secs(1), Some("rain".to_owned()));
-            assert_eq!(error.kind(), class, "{code:?}, attempt {attempts}");
+            let (within, trouble) = (Duration::from_secs(1), Some("rain".to_owned()));
+            let error = classify(code, "a.b", &event, |_| lasts, within, trouble);
+            assert_eq!(error.kind(), class, "{code:?}, attempt {attempts}, {lasts}");
             assert!(error.to_string().contains(words), "{code:?}: {error}");
             seen += 1;
         }
     }
-    assert!(seen > 3 * 150, "{seen}: these are not all");
+    assert!(seen > 5 * 150, "{seen}: these are not all");
 }
 
 #[test]

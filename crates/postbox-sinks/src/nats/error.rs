@@ -11,12 +11,13 @@
 //! | too large for the server (`max_payload`) or the stream (`max_msg_size`) | reject | it will never fit |
 //! | a subject or header that NATS cannot carry | reject | it never will |
 //! | the stream says 429: too many at once | unavailable | it has more than it can take in just now |
+//! | the account has no more room, or no limits of its own (said as 400) | unavailable | somebody has to make room; it is no message's fault |
 //! | the stream says another 4xx: sealed, not the expected one | reject | as the server says: this message is wrong |
 //! | the stream says 5xx: full, no space, no resources | unavailable | somebody has to make room |
 //! | anything else | retry | it may be better next time |
 
-use async_nats::jetstream;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{ConnectError, ConnectErrorKind};
 use postbox_core::DispatchError;
 
@@ -51,7 +52,7 @@ pub(super) fn of_publish(error: &PublishError) -> Option<DispatchError> {
             DispatchError::reject(said())
         }
         PublishErrorKind::Other => match jetstream_error(error) {
-            Some(code) => by_status(code, said()),
+            Some(answer) => by_answer(answer, said()),
             None => DispatchError::retry(said()),
         },
     })
@@ -62,14 +63,17 @@ pub(super) fn is_silence(error: &PublishError) -> bool {
     error.kind() == PublishErrorKind::TimedOut
 }
 
-/// The status that the stream answered with.
-fn jetstream_error(error: &PublishError) -> Option<usize> {
-    let source = std::error::Error::source(error)?;
-    source.downcast_ref::<jetstream::Error>().map(jetstream::Error::code)
+/// What the stream answered.
+fn jetstream_error(error: &PublishError) -> Option<&jetstream::Error> {
+    std::error::Error::source(error)?.downcast_ref()
 }
 
-fn by_status(code: usize, said: String) -> DispatchError {
-    match code {
+fn by_answer(answer: &jetstream::Error, said: String) -> DispatchError {
+    // The server says 400 of these two, as of a message that is wrong.
+    if matches!(answer.error_code(), ErrorCode::ACCOUNT_RESOURCES_EXCEEDED | ErrorCode::NO_LIMITS) {
+        return DispatchError::unavailable(said);
+    }
+    match answer.code() {
         // 429 and the like: it has more than it can take in just now.
         408 | 425 | 429 | 500.. => DispatchError::unavailable(said),
         400..500 => DispatchError::reject(said),
@@ -102,6 +106,14 @@ mod tests {
     fn the_stream_answers_with_a_status() {
         for (answer, class) in [
             (r#"{"code":400,"err_code":10054,"description":"message size exceeds maximum allowed"}"#, Reject),
+            (
+                r#"{"code":400,"err_code":10002,"description":"resource limits exceeded for account"}"#,
+                Unavailable,
+            ),
+            (
+                r#"{"code":400,"err_code":10120,"description":"no JetStream default or applicable tiered limit present"}"#,
+                Unavailable,
+            ),
             (r#"{"code":429,"err_code":10167,"description":"too many requests"}"#, Unavailable),
             (r#"{"code":503,"err_code":10077,"description":"maximum bytes exceeded"}"#, Unavailable),
             (r#"{"code":500,"err_code":10047,"description":"insufficient storage resources"}"#, Unavailable),

@@ -6,7 +6,7 @@
 //! | service not ready, metadata or bookies in trouble, too many requests, backlog quota reached | unavailable |
 //! | the producer was fenced or closed: the next batch has a new one | unavailable |
 //! | larger than `max_message`; a topic's name that Pulsar cannot have; a topic that was terminated; not allowed; another schema | reject |
-//! | the topic or namespace is not there and nobody makes it: at the third attempt | reject, before that retry |
+//! | the topic or namespace is not there and nobody makes it: at the third attempt, when it is so for 10 s | reject, before that retry |
 //! | a large message after which the connection is gone, though the broker can be reached | retry |
 //! | anything else | retry |
 
@@ -17,7 +17,7 @@ use pulsar::Error;
 use pulsar::error::{ConnectionError, ProducerError, ServiceDiscoveryError};
 use pulsar::proto::ServerError;
 
-/// A topic that is not there is looked for so many times, with the relay's waits between: somebody may be making it.
+/// A topic that is not there is looked for so many times for each event, with the relay's waits between: somebody may be making it.
 const LOOKS: i32 = 3;
 
 /// A failed delivery.
@@ -57,8 +57,13 @@ pub(super) struct Verdict {
     pub(super) connection: bool,
 }
 
-/// What is to be done about an event with this error.
-pub(super) fn classify(error: &Error, topic: &str, delivery: &Delivery) -> Verdict {
+/// What is to be done about an event with this error; `lasts` says of a topic that is not there whether that has been so for long.
+pub(super) fn classify(
+    error: &Error,
+    topic: &str,
+    delivery: &Delivery,
+    lasts: impl FnOnce(&str) -> bool,
+) -> Verdict {
     let said = || Failure::Said { topic: topic.to_owned(), reason: error.to_string() };
     let unavailable = |connection| Verdict { error: DispatchError::unavailable(said()), connection };
     let of_event = |error| Verdict { error, connection: false };
@@ -66,11 +71,9 @@ pub(super) fn classify(error: &Error, topic: &str, delivery: &Delivery) -> Verdi
         Server::Said(Some(kind)) => match kind {
             ServerError::TopicNotFound => {
                 let missing = Failure::NoTopic { topic: topic.to_owned() };
-                of_event(if delivery.meta.attempts < LOOKS {
-                    DispatchError::retry(missing)
-                } else {
-                    DispatchError::reject(missing)
-                })
+                // Both: attempts may have been spent on something else, and the topic may have been made since others looked for it.
+                let reject = lasts(topic) && delivery.meta.attempts >= LOOKS;
+                of_event(if reject { DispatchError::reject(missing) } else { DispatchError::retry(missing) })
             }
             ServerError::InvalidTopicName
             | ServerError::TopicTerminatedError

@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use super::client::{Client, TopicProducer};
 use super::config::Config;
 use super::error::{Failure, Verdict, classify, has_reason};
+use crate::missing::Missing;
 use crate::options::Options;
 use crate::url::SinkError;
 
@@ -57,6 +58,7 @@ const PROBE: Duration = Duration::from_secs(2);
 pub struct PulsarSink {
     config: Arc<Config>,
     client: Arc<Client>,
+    missing: Arc<Missing>,
 }
 
 /// An event's place, its topic and producer, and its outcome.
@@ -73,7 +75,7 @@ impl PulsarSink {
     pub fn new(url: &str, options: Options) -> Result<Self, SinkError> {
         let config = Arc::new(Config::new(url, options)?);
         let client = Arc::new(Client::new(Arc::clone(&config)));
-        Ok(Self { config, client })
+        Ok(Self { config, client, missing: Arc::default() })
     }
 
     fn silence(&self) -> Verdict {
@@ -124,8 +126,8 @@ impl Sending<'_> {
         let delivery = &self.batch[index];
         let message =
             self.sink.message(delivery, topic).map_err(|error| Verdict { error, connection: false })?;
-        let failed = |error: Error| classify(&error, topic, delivery);
         let sink = self.sink;
+        let failed = |error: Error| classify(&error, topic, delivery, |topic| sink.missing.look(topic));
         let late = |_| sink.silence();
         let client = &sink.client;
         let producer = timeout_at(deadline, client.producer(topic)).await.map_err(late)?.map_err(failed)?;
@@ -169,11 +171,13 @@ impl Sending<'_> {
 
     fn settle(&mut self, (index, topic, producer, outcome): Settled) {
         let Err(error) = outcome else {
+            self.sink.missing.found(&topic);
             return self.receipts.record(index, Ok(()));
         };
         let delivery = &self.batch[index];
         let silent = !has_reason(&error);
-        let Verdict { error, .. } = classify(&error, &topic, delivery);
+        let lasts = |topic: &str| self.sink.missing.look(topic);
+        let Verdict { error, .. } = classify(&error, &topic, delivery, lasts);
         if error.kind() == DispatchErrorKind::Unavailable {
             self.sink.client.forget(&topic, &producer);
             if silent && delivery.payload.len() > SUSPICIOUS {

@@ -57,7 +57,8 @@ fn every_word_of_a_broker_has_a_class() {
     let mut event = delivery("a.b", "1");
     let known: Vec<ServerError> = (0..100).filter_map(|number| ServerError::try_from(number).ok()).collect();
     assert!(known.len() >= 26, "{known:?}: these are not all");
-    for attempts in [1, 2, 3] {
+    // How often the event was tried, and whether its topic has been missing for long.
+    for (attempts, lasts) in [(1, true), (2, true), (3, false), (50, false), (3, true)] {
         event.meta.attempts = attempts;
         for kind in &known {
             let (class, connection) = match kind {
@@ -75,7 +76,7 @@ fn every_word_of_a_broker_has_a_class() {
                 | ServerError::TopicTerminatedError
                 | ServerError::IncompatibleSchema
                 | ServerError::NotAllowedError => (Reject, false),
-                ServerError::TopicNotFound if attempts == 3 => (Reject, false),
+                ServerError::TopicNotFound if attempts == 3 && lasts => (Reject, false),
                 ServerError::TopicNotFound
                 | ServerError::UnknownError
                 | ServerError::ChecksumError
@@ -98,9 +99,9 @@ fn every_word_of_a_broker_has_a_class() {
                 Error::ServiceDiscovery(ServiceDiscoveryError::Connection(told())),
                 Error::ServiceDiscovery(ServiceDiscoveryError::Query(Some(*kind), None)),
             ] {
-                let verdict = classify(&error, "a.b", &event);
+                let verdict = classify(&error, "a.b", &event, |_| lasts);
                 let found = (verdict.error.kind(), verdict.connection);
-                assert_eq!(found, (class, connection), "{kind:?}, attempt {attempts}: {error:?}");
+                assert_eq!(found, (class, connection), "{kind:?}, attempt {attempts}, {lasts}: {error:?}");
                 assert!(has_reason(&error), "{error:?}");
             }
         }
@@ -141,7 +142,7 @@ fn every_trouble_of_the_client_has_a_class() {
         (Error::ServiceDiscovery(ServiceDiscoveryError::Query(None, None)), Retry(None), false),
         (Error::Custom("words".into()), Retry(None), false),
     ] {
-        let verdict = classify(&error, "a.b", &event);
+        let verdict = classify(&error, "a.b", &event, |_| true);
         assert_eq!((verdict.error.kind(), verdict.connection), (kind, connection), "{error:?}");
         assert!(!has_reason(&error), "{error:?}");
     }

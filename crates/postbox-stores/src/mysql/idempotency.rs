@@ -210,7 +210,7 @@ fn finishing<'q>(sql: &Arc<str>, finish: Finish<'q>) -> Bound<'q> {
 
 /// A deadlock ends the transaction, and the session goes on without one. Who did not look at that error would store an answer here
 /// whose effect is gone. Without a transaction there is no savepoint, and to release it is an error.
-const STILL_OPEN: &str = "SAVEPOINT postbox_call; RELEASE SAVEPOINT postbox_call";
+pub(super) const STILL_OPEN: &str = "SAVEPOINT postbox_call; RELEASE SAVEPOINT postbox_call";
 
 async fn finish(connection: &mut MySqlConnection, what: Finish<'_>) -> Result<bool, sqlx::Error> {
     sqlx::raw_sql(STILL_OPEN).execute(&mut *connection).await?;

@@ -15,6 +15,7 @@ use super::admin::{Looked, MySqlAdmin, audit, count};
 use super::clause::Clause;
 use super::clock::{at, span};
 use super::error::{classify, error_number, within};
+use super::idempotency::STILL_OPEN;
 use super::link::{OPERATION_LIMIT, Tries};
 use super::schema::{columns, indexes};
 use super::session::{self, Value, text};
@@ -76,6 +77,29 @@ pub(crate) async fn record<S: Session<MySql>>(
     Ok(new)
 }
 
+/// Those that are recorded.
+const THERE: &str = "SELECT message_id FROM {{inbox}} WHERE consumer = ? AND message_id IN ({{list}})";
+
+/// Whether this transaction has recorded all of these messages, and goes on.
+async fn is_recorded(
+    connection: &mut MySqlConnection,
+    recording: Recording<'_>,
+) -> Result<bool, sqlx::Error> {
+    sqlx::raw_sql(STILL_OPEN).execute(&mut *connection).await?;
+    let Recording { table, consumer, messages } = recording;
+    for messages in messages.chunks(CHUNK) {
+        let list = vec!["?"; messages.len()].join(", ");
+        let template = Template::default().with("inbox", table.quoted('`')).with("list", list);
+        let mut values = vec![bytes(consumer.as_bytes())];
+        values.extend(messages.iter().map(|message| bytes(message.as_bytes())));
+        let statement = Statement { sql: template.fill(THERE).into(), values, prepared: table.prepared() };
+        if connection.texts(statement).await?.len() < messages.len() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 fn bytes(bytes: &[u8]) -> Value<'_> {
     Value::Bytes(Some(bytes))
 }
@@ -102,6 +126,13 @@ impl InboxDriver for SqlxMySql {
         recording: Recording<'_>,
     ) -> Result<Vec<String>, sqlx::Error> {
         record(&mut **tx, recording).await
+    }
+
+    async fn is_recorded(
+        tx: &mut Transaction<'static, MySql>,
+        recording: Recording<'_>,
+    ) -> Result<bool, sqlx::Error> {
+        is_recorded(&mut *tx, recording).await
     }
 
     fn trouble(error: &sqlx::Error) -> InboxTrouble {

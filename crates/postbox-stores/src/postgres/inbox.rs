@@ -50,6 +50,16 @@ pub(crate) async fn record<S: Session<Postgres>>(
     session.texts(Statement { sql: sql.into(), values, prepared: table.prepared() }).await
 }
 
+/// Whether this transaction has recorded all of these messages, and goes on.
+async fn is_recorded(connection: &mut PgConnection, recording: Recording<'_>) -> Result<bool, sqlx::Error> {
+    let Recording { table, consumer, messages } = recording;
+    let sql = Template::default().with("inbox", table.quoted('"')).fill(include_str!("sql/inbox_look.sql"));
+    let texts = Value::Texts(messages.iter().map(|message| Some(*message)).collect());
+    let values = vec![Value::Text(Some(consumer)), texts];
+    let found = connection.texts(Statement { sql: sql.into(), values, prepared: table.prepared() }).await?;
+    Ok(found.len() == messages.len())
+}
+
 fn trouble(error: &sqlx::Error) -> InboxTrouble {
     let state = error.as_database_error().and_then(DatabaseError::code);
     state.map_or(InboxTrouble::Other, |state| session::trouble(&state))
@@ -73,6 +83,13 @@ impl InboxDriver for SqlxPostgres {
         recording: Recording<'_>,
     ) -> Result<Vec<String>, sqlx::Error> {
         record(&mut **tx, recording).await
+    }
+
+    async fn is_recorded(
+        tx: &mut Transaction<'static, Postgres>,
+        recording: Recording<'_>,
+    ) -> Result<bool, sqlx::Error> {
+        is_recorded(&mut *tx, recording).await
     }
 
     fn trouble(error: &sqlx::Error) -> InboxTrouble {

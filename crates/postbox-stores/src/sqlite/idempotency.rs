@@ -11,7 +11,7 @@ use postbox_core::idempotency::{
 use postbox_core::{OutboxTransaction, StoreError, TableName};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqlitePool, SqliteRow};
-use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteExecutor, Transaction};
+use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection, Transaction};
 use uuid::Uuid;
 
 use super::clock::{now, span};
@@ -180,22 +180,34 @@ fn bind<'q>(sql: &Arc<str>, finish: Finish<'q>, now: i64) -> Bound<'q> {
     query.bind(response.header_block()).bind(response.body.as_deref()).bind(now)
 }
 
-async fn finish(executor: impl SqliteExecutor<'_>, finish: Finish<'_>) -> Result<bool, sqlx::Error> {
+/// SQLite itself ends a transaction where the disk is full or fails, and a handler may have sent a ROLLBACK. Who did not look at that
+/// would commit each further statement at once. A second BEGIN is refused while one is open. One that is not refused is left to
+/// the caller, who rolls back: else sqlx would count a transaction that is not there, and this connection could begin none again.
+pub(super) async fn still_open(connection: &mut SqliteConnection) -> Result<(), sqlx::Error> {
+    match sqlx::raw_sql("BEGIN").execute(connection).await {
+        Ok(_) => Err(sqlx::Error::Protocol("the transaction was ended before its COMMIT".to_owned())),
+        Err(sqlx::Error::Database(error)) if error.message().contains("within a transaction") => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn finish(connection: &mut SqliteConnection, finish: Finish<'_>) -> Result<bool, sqlx::Error> {
+    still_open(&mut *connection).await?;
     let sql = Template::of(&finish.ticket.table().outbox, '"').fill(FINISH);
-    Ok(bind(&sql.into(), finish, now()).execute(executor).await?.rows_affected() > 0)
+    Ok(bind(&sql.into(), finish, now()).execute(connection).await?.rows_affected() > 0)
 }
 
 impl IdempotencyTx<SqlxSqlite> for &mut Transaction<'_, Sqlite> {
     type Error = sqlx::Error;
 
     async fn finish(self, what: Finish<'_>) -> Result<bool, sqlx::Error> {
-        finish(&mut **self, what).await
+        finish(&mut *self, what).await
     }
 }
 
 impl IdempotencyDriver for SqlxSqlite {
     async fn finish(tx: &mut Transaction<'static, Sqlite>, what: Finish<'_>) -> Result<bool, sqlx::Error> {
-        finish(&mut **tx, what).await
+        finish(&mut *tx, what).await
     }
 }
 

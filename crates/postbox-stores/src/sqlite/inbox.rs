@@ -14,6 +14,7 @@ use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection, Transaction};
 use super::admin::{Looked, SqliteAdmin, audit};
 use super::clock::{from_micros, micros, now, span};
 use super::error::{classify, is_busy, within};
+use super::idempotency::still_open;
 use super::link::OPERATION_LIMIT;
 use super::schema::in_main;
 use super::session::Value;
@@ -42,6 +43,21 @@ pub(crate) async fn record<S: Session<Sqlite>>(
     let messages = serde_json::to_string(messages).unwrap_or_default();
     let values = vec![Value::Text(Some(consumer)), Value::Text(Some(&messages)), Value::Int(now())];
     session.texts(Statement { sql: sql.into(), values, prepared: table.prepared() }).await
+}
+
+/// Whether this transaction has recorded all of these messages, and goes on.
+async fn is_recorded(
+    connection: &mut SqliteConnection,
+    recording: Recording<'_>,
+) -> Result<bool, sqlx::Error> {
+    still_open(&mut *connection).await?;
+    let Recording { table, consumer, messages } = recording;
+    let sql = Template::default().with("inbox", table.quoted('"')).fill(include_str!("sql/inbox_look.sql"));
+    let wanted = messages.len();
+    let messages = serde_json::to_string(messages).unwrap_or_default();
+    let values = vec![Value::Text(Some(consumer)), Value::Text(Some(&messages))];
+    let found = connection.texts(Statement { sql: sql.into(), values, prepared: table.prepared() }).await?;
+    Ok(found.len() == wanted)
 }
 
 /// What an error means to whoever records a message.
@@ -74,6 +90,13 @@ impl InboxDriver for SqlxSqlite {
         recording: Recording<'_>,
     ) -> Result<Vec<String>, sqlx::Error> {
         record(&mut **tx, recording).await
+    }
+
+    async fn is_recorded(
+        tx: &mut Transaction<'static, Sqlite>,
+        recording: Recording<'_>,
+    ) -> Result<bool, sqlx::Error> {
+        is_recorded(&mut *tx, recording).await
     }
 
     fn trouble(error: &sqlx::Error) -> InboxTrouble {

@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use postbox_core::idempotency::{Call, IdempotencyStore as _};
+use postbox_core::idempotency::{Begun, Call, IdempotencyStore as _, StoredResponse};
 use postbox_core::{Code, Outbox};
 use postbox_stores::sqlite::migrate::{self, Extras};
 use postbox_stores::sqlite::{SqliteIdempotency, SqliteOutboxTransaction};
 use postbox_testkit::suite::idempotency::{CallsSubject, call};
 use sqlx::AssertSqlSafe;
+use sqlx::sqlite::SqlitePoolOptions;
 
 use crate::subject::Table;
 
 postbox_testkit::idempotency_suite!(migrated, Calls::new());
+
+const LEASE: Duration = Duration::from_mins(1);
 
 struct Calls(Table);
 
@@ -68,6 +71,28 @@ impl CallsSubject for Calls {
         let books = "SELECT (SELECT count(*) FROM effect), (SELECT count(*) FROM org_outbox)";
         sqlx::query_as(books).fetch_one(&self.0.pool).await.unwrap()
     }
+}
+
+/// A handler that has ended its transaction, or ignored that SQLite did, stores no answer; and its connection is fit for others.
+#[tokio::test]
+async fn in_a_transaction_that_has_ended_no_answer_is_stored() {
+    let subject = Calls::new().await;
+    let pool = SqlitePoolOptions::new().max_connections(1).connect_lazy_with(subject.0.options.clone());
+    let (calls, call) = (SqliteIdempotency::new(pool, subject.0.name.clone()), call("ended"));
+    let Begun::Run(ticket) = calls.begin(&call, LEASE).await.unwrap() else { panic!("it is new") };
+    let mut tx = calls.transaction().await.unwrap();
+    subject.effect(&mut tx).await;
+    sqlx::raw_sql("ROLLBACK").execute(&mut **tx).await.unwrap();
+    let error = ticket.finish_in(&mut tx, &StoredResponse::new(201)).await.unwrap_err();
+    assert!(!error.is_lost(), "{error:?}");
+    tx.rollback().await.unwrap();
+    assert_eq!(subject.books().await, (0, 0));
+    assert!(matches!(calls.begin(&call, LEASE).await.unwrap(), Begun::Busy { .. }), "it is not done");
+    let mut tx = calls.transaction().await.unwrap();
+    subject.effect(&mut tx).await;
+    ticket.finish_in(&mut tx, &StoredResponse::new(201)).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(subject.books().await, (1, 0));
 }
 
 #[tokio::test]

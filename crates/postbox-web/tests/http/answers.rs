@@ -1,6 +1,6 @@
 //! What repeats get.
 
-use crate::client::Ask;
+use crate::client::{Ask, read_to};
 use crate::shop::Shop;
 
 pub(crate) async fn a_repeat_gets_the_same_answer_and_nothing_runs<S: Shop>(shop: &S) {
@@ -76,6 +76,21 @@ pub(crate) async fn an_answer_that_is_too_large_is_not_kept_and_not_run_again<S:
         assert_eq!(second.header("location"), (path == "/big").then_some("/things/big"));
         assert_eq!(shop.handled(), number, "nothing runs again");
     }
+}
+
+/// Else a call would last for as long as somebody listens, and repeats would be told to wait.
+pub(crate) async fn an_answer_without_an_end_is_given_and_not_kept<S: Shop>(shop: &S) {
+    let ask = shop.ask("/endless").key("k");
+    let mut first = ask.start().await;
+    let heard = read_to(&mut first, "begun").await;
+    assert!(heard.starts_with("HTTP/1.1 200 "), "{heard}");
+    let second = ask.send().await;
+    assert_eq!(second.problem(), (410, "IDEMPOTENCY_ANSWER_NOT_KEPT".to_owned()));
+    // What is a stream by its type is one however short it is.
+    let ask = shop.ask("/events").key("k");
+    assert_eq!(ask.send().await.body, "data: 1\n\n");
+    assert_eq!(ask.send().await.problem(), (410, "IDEMPOTENCY_ANSWER_NOT_KEPT".to_owned()));
+    assert_eq!(shop.handled(), 2, "nothing runs again");
 }
 
 pub(crate) async fn calls_without_a_key_and_other_methods_pass<S: Shop>(shop: &S) {

@@ -89,6 +89,21 @@ impl Ask {
     }
 }
 
+/// Reads until this has come, of an answer that may have no end; all that came.
+pub(crate) async fn read_to(stream: &mut TcpStream, what: &str) -> String {
+    let mut text = String::new();
+    let read = async {
+        while !text.contains(what) {
+            let mut bytes = [0; 1000];
+            let size = stream.read(&mut bytes).await.unwrap();
+            assert!(size > 0, "it ended with {text:?}");
+            text += std::str::from_utf8(&bytes[..size]).unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), read).await.expect("nothing came within 30 s");
+    text
+}
+
 impl Answer {
     fn read(bytes: &[u8]) -> Option<Self> {
         let text = String::from_utf8(bytes.to_vec()).unwrap();

@@ -36,6 +36,7 @@ on_each! {
     answers: two_principals_have_keys_of_their_own,
     answers: what_is_final_is_stored_and_what_is_not_runs_again,
     answers: an_answer_that_is_too_large_is_not_kept_and_not_run_again,
+    answers: an_answer_without_an_end_is_given_and_not_kept,
     answers: calls_without_a_key_and_other_methods_pass,
     refusals: another_body_path_or_query_is_another_request,
     refusals: a_key_that_is_missing_or_wrong_is_refused,
@@ -57,5 +58,6 @@ on_each! {
     with_transaction: what_was_rolled_back_on_purpose_is_an_answer_like_any_other,
     with_transaction: without_a_key_it_is_an_ordinary_transaction,
     with_transaction: a_large_answer_is_committed_and_not_kept,
+    with_transaction: an_order_whose_answer_has_no_end_is_committed,
     with_transaction: of_16_callers_with_a_crash_in_the_middle_one_order_is_placed,
 }

@@ -9,9 +9,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::http::header::{LOCATION, SET_COOKIE};
+use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use futures_util::StreamExt as _;
 use postbox_core::idempotency::{IdempotencyDriver, IdempotencyStore};
 use postbox_core::{Outbox, Record, Topic};
 use postbox_web::{IdempotencyLayer, IdempotentTx, REPLAYED};
@@ -141,6 +142,8 @@ where
         .route("/status/{status}", post(status))
         .route("/big", post(big))
         .route("/stream", post(stream))
+        .route("/endless", post(endless))
+        .route("/events", post(events))
         .route("/panic", post(panics))
         .route("/gate", post(gate))
         .route("/orders", post(order::<S::Driver>))
@@ -188,6 +191,22 @@ async fn stream(State(floor): State<Arc<Floor>>) -> Body {
     Body::from_stream(futures_util::stream::iter(pieces))
 }
 
+async fn endless(State(floor): State<Arc<Floor>>) -> Body {
+    floor.count();
+    begun()
+}
+
+/// Something, and then nothing more, without an end.
+fn begun() -> Body {
+    let piece = futures_util::stream::iter([Ok::<_, std::io::Error>("begun")]);
+    Body::from_stream(piece.chain(futures_util::stream::pending()))
+}
+
+async fn events(State(floor): State<Arc<Floor>>) -> impl IntoResponse {
+    floor.count();
+    ([(CONTENT_TYPE, "text/event-stream; charset=utf-8")], "data: 1\n\n")
+}
+
 async fn panics(State(floor): State<Arc<Floor>>) -> String {
     let number = floor.count();
     assert!(!floor.is_first("panic"), "a handler that panics");
@@ -221,6 +240,7 @@ async fn order<D: Till<Error = sqlx::Error>>(
         }
         "gate" if floor.is_first("gate") => floor.pass_gate().await,
         "big" => return Ok(tx.commit("z".repeat(5_000)).await?),
+        "endless" => return Ok(tx.commit(begun()).await?),
         _ => {}
     }
     Ok(tx.commit((StatusCode::CREATED, format!("{number}: {item}"))).await?)

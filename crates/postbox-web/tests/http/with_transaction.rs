@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
+use crate::client::read_to;
 use crate::shop::Shop;
 
 pub(crate) async fn order_event_and_answer_are_one_commit<S: Shop>(shop: &S) {
@@ -77,6 +78,17 @@ pub(crate) async fn a_large_answer_is_committed_and_not_kept<S: Shop>(shop: &S) 
     assert_eq!(ask.send().await.body, "z".repeat(5_000));
     assert_eq!(ask.send().await.problem(), (410, "IDEMPOTENCY_ANSWER_NOT_KEPT".to_owned()));
     assert_eq!((shop.books().await, shop.handled()), ((1, 1), 1));
+}
+
+/// Its transaction is over when the answer begins: on SQLite nobody else could place an order meanwhile.
+pub(crate) async fn an_order_whose_answer_has_no_end_is_committed<S: Shop>(shop: &S) {
+    let ask = shop.ask("/orders").key("k").body("endless");
+    let mut first = ask.start().await;
+    read_to(&mut first, "begun").await;
+    assert_eq!(shop.books().await, (1, 1));
+    assert_eq!(ask.send().await.problem(), (410, "IDEMPOTENCY_ANSWER_NOT_KEPT".to_owned()));
+    assert_eq!(shop.ask("/orders").key("other").body("tea").send().await.status, 201);
+    assert_eq!(shop.books().await, (2, 2));
 }
 
 /// The first has written everything but its COMMIT when its lease runs out: one of the others places the order, and the first
