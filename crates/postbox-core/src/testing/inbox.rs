@@ -140,7 +140,8 @@ mod tests {
         let recording = Recording { table: inbox.table(), consumer: STOCK.as_str(), messages: &messages };
         let mut tx = pool.begin().await.unwrap();
         assert!(!Memory::is_recorded(&mut tx, recording).await.unwrap());
-        inbox.record(&mut tx, &STOCK, MessageId::new("m").unwrap()).await.unwrap();
+        let seen = inbox.record(&mut tx, &STOCK, MessageId::new("m").unwrap()).await.unwrap();
+        assert_eq!(seen, Seen::First);
         assert!(Memory::is_recorded(&mut tx, recording).await.unwrap());
         tx.commit().await.unwrap();
         let mut other = pool.begin().await.unwrap();
