@@ -109,9 +109,9 @@ pub(crate) fn fetch_beside(
     };
     std::thread::scope(|scope| {
         let fetching = scope.spawn(fetch);
-        let built = build();
+        let done = build();
         fetching.join().unwrap_or_else(|_| Err("what no package has could not be fetched".into()))?;
-        built
+        done
     })
 }
 

@@ -127,7 +127,7 @@ impl<S: Store> Engine<S> {
             (batch, settled) = finished(&mut self.settling) => {
                 // First: the database need not wait until all of this has been taken in.
                 self.start_settle();
-                self.settled(batch, settled);
+                self.settled(batch, &settled);
             }
             (leases, lost) = finished(&mut self.extending) => self.extended(leases, lost),
             () = self.store.wait(self.next_claim.saturating_duration_since(now)), if idle => self.next_claim = Instant::now(),

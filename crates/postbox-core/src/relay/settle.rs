@@ -226,7 +226,7 @@ impl<S: Store> Engine<S> {
         self.outcomes.since.filter(|_| gathers).map(|since| since + GATHERED_FOR)
     }
 
-    pub(super) fn settled(&mut self, batch: Outcomes, settled: Settled) {
+    pub(super) fn settled(&mut self, batch: Outcomes, settled: &Settled) {
         let lag = self.telemetry.lag();
         let (mut delivered, now) = (0, Instant::now());
         if !settled.lost.is_empty() {

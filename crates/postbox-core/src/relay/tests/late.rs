@@ -75,11 +75,11 @@ async fn what_came_again_is_held_when_its_last_settle_is_heard_of() {
     engine.release_cold();
     let first = taken(&mut engine);
     engine.claimed(now, &WAITING, Ok(again(&claim)));
-    engine.settled(first, Settled::default());
+    engine.settled(first, &Settled::default());
     assert_eq!((engine.held.len(), engine.lanes[0].held), (1, 1), "it waits to be sent");
     engine.release_cold();
     let second = taken(&mut engine);
-    engine.settled(second, Settled::default());
+    engine.settled(second, &Settled::default());
     assert_eq!((engine.held.len(), engine.lanes[0].held), (0, 0));
 }
 
@@ -97,7 +97,7 @@ async fn a_strand_goes_on_behind_one_that_came_again() {
     engine.finish(retry_at_once(first.clone()));
     let before = taken(&mut engine);
     engine.claimed(now, &WAITING, Ok(again(&claim)));
-    engine.settled(before, Settled::default());
+    engine.settled(before, &Settled::default());
     assert_eq!(engine.lanes[0].drain_cold().len(), 1, "it is tried again");
     let mut arrived = Outcome::release(first, None);
     arrived.settlement.verdict = Verdict::Delivered;
