@@ -134,10 +134,11 @@ async fn a_locked_row_keeps_no_lease_from_being_renewed() {
     for shape in [Shape::Migrated, Shape::Bare] {
         let table = Table::new(shape).await;
         let ids = enqueue(&table, events(20)).await;
-        let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(300)));
+        // All of them take longer than a lease lasts that is not renewed.
+        let sink = Scripted::new(|_| Act::Slow(Duration::from_millis(450)));
         let settings = Settings {
-            lock_ttl: Duration::from_secs(3),
-            dispatch_timeout: Duration::from_secs(1),
+            lock_ttl: Duration::from_secs(6),
+            dispatch_timeout: Duration::from_secs(3),
             concurrency: 1,
             ..quick()
         };
@@ -160,11 +161,17 @@ async fn a_locked_row_keeps_no_lease_from_being_renewed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_relay_that_stops_keeps_its_place_while_something_runs() {
     let table = Table::new(Shape::Migrated).await;
-    let sink = Scripted::new(|_| Act::Slow(Duration::from_secs(3)));
-    let settings = Settings { drain_timeout: Duration::from_secs(10), ..quick() };
+    // Much longer than a place lasts without a sign of life.
+    let sink = Scripted::new(|_| Act::Slow(Duration::from_secs(8)));
+    let settings = Settings {
+        drain_timeout: Duration::from_secs(20),
+        dispatch_timeout: Duration::from_secs(20),
+        lock_ttl: Duration::from_mins(1),
+        ..quick()
+    };
     let store = || {
         let store = PgStore::builder(table.relay.clone(), table.name.clone());
-        store.leader_ttl(Duration::from_millis(500)).build()
+        store.leader_ttl(Duration::from_secs(3)).build()
     };
     let first = run(store(), sink.clone(), settings.clone());
     let id = enqueue(&table, events(1)).await[0];
