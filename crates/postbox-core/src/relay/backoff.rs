@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::settings::LONGEST;
+
 /// A source of random numbers in `0.0..1.0`.
 type Random = Arc<dyn Fn() -> f64 + Send + Sync>;
 
@@ -76,9 +78,9 @@ impl Backoff {
         self
     }
 
-    /// The wait after so many attempts.
+    /// The wait after so many attempts; a year at the most.
     pub fn after(&self, attempts: i32) -> Duration {
-        match &self.shape {
+        let wait = match &self.shape {
             Shape::Additive { base, cap, jitter } => {
                 doubled(*base, *cap, attempts) + jitter.mul_f64((self.random)().clamp(0.0, 1.0))
             }
@@ -87,13 +89,14 @@ impl Backoff {
             }
             Shape::Fixed(wait) => *wait,
             Shape::Custom(wait) => wait(attempts),
-        }
+        };
+        wait.min(LONGEST)
     }
 }
 
 fn doubled(base: Duration, cap: Duration, attempts: i32) -> Duration {
     let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(0).min(31);
-    base.saturating_mul(1 << doublings).min(cap)
+    base.saturating_mul(1 << doublings).min(cap).min(LONGEST)
 }
 
 impl fmt::Debug for Backoff {
@@ -130,6 +133,15 @@ mod tests {
         assert_eq!(backoff.with_random(|| 1.0).after(2), ms(600));
         assert_eq!(Backoff::fixed(ms(7)).after(9), ms(7));
         assert_eq!(Backoff::custom(|n| ms(u64::try_from(n).unwrap())).after(3), ms(3));
+    }
+
+    /// What waits for ever is added to a time all the same: by a circuit to that of a clock, by a settle to that of a database.
+    #[test]
+    fn no_wait_is_longer_than_a_year() {
+        let (first, ever) = (Backoff::exponential(Duration::MAX, Duration::MAX), Duration::MAX);
+        for backoff in [first, Backoff::fixed(ever), Backoff::custom(move |_| ever)] {
+            assert_eq!(backoff.with_random(|| 1.0).after(1), LONGEST);
+        }
     }
 
     proptest! {

@@ -190,7 +190,8 @@ impl<S: Store> Engine<S> {
     }
 
     pub(super) fn room(&self) -> usize {
-        (self.lane_capacity() * self.lanes.len()).saturating_sub(self.held.len() - self.held_hot)
+        let all = self.lane_capacity().saturating_mul(self.lanes.len());
+        all.saturating_sub(self.held.len() - self.held_hot)
     }
 
     pub(super) fn request(&self, mode: ClaimMode, limit: usize) -> ClaimRequest {

@@ -15,7 +15,7 @@ use super::circuit::Circuit;
 use super::engine::Engine;
 use super::health::RelayHealth;
 use super::lane::Item;
-use super::settings::Settings;
+use super::settings::{LONGEST, Settings};
 use super::unit::{Dispatching, End, Ended};
 use crate::dispatcher::{BoxDispatcher, Dispatcher as _};
 use crate::failpoint;
@@ -286,6 +286,7 @@ impl<S: Store> AfterDeath<S> {
                 LetterVerdict::Sent
             }
             End::Retry { after, .. } => {
+                let after = after.map(|after| after.min(LONGEST));
                 LetterVerdict::Later(after.unwrap_or_else(|| self.settings.backoff.after(tries(dead_for))))
             }
             End::Reject { error } => {

@@ -7,6 +7,9 @@ use super::backoff::Backoff;
 use super::error::RelayError;
 use crate::redact::LAST_ERROR_MAX_BYTES;
 
+/// A year. Beyond it a wait is beyond all sense, and somewhere beyond what clocks and databases can add to a time.
+pub(super) const LONGEST: Duration = Duration::from_hours(365 * 24);
+
 /// The settings of a relay; each default is the contract's.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -71,6 +74,16 @@ impl Settings {
     /// When a value or a combination cannot work.
     pub fn check(&self) -> Result<(), RelayError> {
         let fail = |problem: String| Err(RelayError::Settings(problem));
+        for (name, time) in [
+            ("poll_interval", self.poll_interval),
+            ("lock_ttl", self.lock_ttl),
+            ("dispatch_timeout", self.dispatch_timeout),
+            ("drain_timeout", self.drain_timeout),
+        ] {
+            if time > LONGEST {
+                return fail(format!("{name} is {time:?}; use a year or less"));
+            }
+        }
         if self.batch_size == 0 || self.batch_size > 10_000 {
             return fail(format!("batch_size is {}; use 1 to 10000", self.batch_size));
         }
@@ -101,5 +114,31 @@ impl Settings {
             return fail("max_in_flight_bytes is 0; use 1MiB or more".into());
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(change: impl FnOnce(&mut Settings)) -> String {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        settings.check().unwrap_err().to_string()
+    }
+
+    /// For ever is what many write who want no limit; a clock cannot add it to its time.
+    #[test]
+    fn a_time_without_end_is_refused_in_words() {
+        assert!(Settings::default().check().is_ok());
+        for (name, problem) in [
+            ("poll_interval", problem(|settings| settings.poll_interval = Duration::MAX)),
+            ("lock_ttl", problem(|settings| settings.lock_ttl = Duration::MAX)),
+            ("dispatch_timeout", problem(|settings| settings.dispatch_timeout = Duration::MAX)),
+            ("drain_timeout", problem(|settings| settings.drain_timeout = Duration::MAX)),
+        ] {
+            let start = format!("OUTBOX_CONFIG_INVALID: {name} is ");
+            assert!(problem.starts_with(&start) && problem.ends_with("; use a year or less"), "{problem}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::fan::Answer;
 use super::lane::Lane;
 use super::lease::{Stage, key};
-use super::settings::Settings;
+use super::settings::{LONGEST, Settings};
 use super::unit::{End, Ended};
 use crate::code::Code;
 use crate::event::EventId;
@@ -18,9 +18,6 @@ use crate::failpoint;
 use crate::redact::Summary;
 use crate::store::{Failure, Lease, Settled, Settlement, Store, StoreErrorKind, Verdict};
 use crate::topic::Topic;
-
-/// A year: longer waits overflow the times of databases.
-const LONGEST_WAIT: Duration = Duration::from_hours(365 * 24);
 
 /// In order the events of a strand follow one after the other, and so do their outcomes: for so long they are gathered, or the first of
 /// them would be settled alone, and the others wait for that.
@@ -59,8 +56,8 @@ impl Outcome {
             End::Retry { after, outcome, error } => {
                 let failure = failure(outcome, &error);
                 let last = lease.attempts >= settings.max_attempts;
-                // Beyond all sense, a wait is also beyond what databases can add to a time.
-                let after = after.unwrap_or_else(|| settings.backoff.after(lease.attempts)).min(LONGEST_WAIT);
+                let after = after.map(|after| after.min(LONGEST));
+                let after = after.unwrap_or_else(|| settings.backoff.after(lease.attempts));
                 let verdict = if last {
                     Verdict::Dead { reason: error }
                 } else {

@@ -10,7 +10,7 @@ const TIMES: usize = 3;
 
 /// Whether somebody who has so much gets no more while only so much is left. The last is for somebody who has nothing.
 fn crowds(has: usize, left: usize) -> bool {
-    has > 0 && (left <= 1 || has >= TIMES * left)
+    has > 0 && (left <= 1 || has >= TIMES.saturating_mul(left))
 }
 
 /// What one tenant has.
@@ -105,6 +105,7 @@ mod tests {
         assert_eq!(slots(2, 2), [1, 1]);
         assert_eq!(slots(3, 2), [2, 1]);
         assert_eq!(slots(1, 1), [1], "there is nothing to share");
+        assert!(!crowds(7, usize::MAX), "and enough where there is no limit");
     }
 
     #[test]
