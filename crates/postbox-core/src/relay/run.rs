@@ -93,7 +93,8 @@ impl<S: Store> Engine<S> {
             let (asked, wanted, answer) = finished(&mut self.claiming).await;
             let claim = answer?;
             let suspects = wanted == Asked::Rows(ClaimMode::Suspect);
-            let more_suspects = claim.suspects || (suspects && !claim.rows.is_empty());
+            let found = !(claim.rows.is_empty() && claim.undecodable.is_empty() && claim.buried.is_empty());
+            let more_suspects = claim.suspects || (suspects && found);
             self.claimed(asked, &wanted, Ok(claim));
             while !self.held.is_empty() {
                 let now = Instant::now();

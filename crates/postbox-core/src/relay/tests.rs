@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::code::Code;
 use crate::dispatcher::{Delivery, DispatchError, Dispatcher};
-use crate::event::Payload;
+use crate::event::{EventId, Payload};
 use crate::letter::Requirements;
 use crate::relay::Relay;
 use crate::relay::claim::Asked;
 use crate::relay::lease::Stage;
 use crate::store::{
-    Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
+    Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
     StoreErrorKind,
 };
 use crate::testing::{FailingDispatcher, delivery};
@@ -115,6 +115,29 @@ async fn what_goes_back_for_suspects_is_settled_at_once() {
     engine.start_work();
     assert!(engine.suspects.turn, "they have their turn");
     assert!(engine.settling.is_some());
+}
+
+/// One that has used up its attempts is buried and brings no row; those behind it are not left for the next run.
+#[tokio::test(start_paused = true)]
+async fn a_run_by_hand_goes_through_all_suspects() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let store = stub(move |request| {
+        let asked = Arc::clone(&asked);
+        async move {
+            if request.mode != ClaimMode::Suspect {
+                return Claim { suspects: true, ..active(0) };
+            }
+            let buried = || Buried { topic: "a.b.c.v1".into(), event_id: EventId::new(), sequence: 1 };
+            match asked.fetch_add(1, Ordering::SeqCst) {
+                0 => Claim { buried: vec![buried()], ..active(0) },
+                1 => active(1),
+                _ => active(0),
+            }
+        }
+    });
+    let mut relay = Relay::builder(store).dispatcher(FailingDispatcher::times(0)).build().unwrap();
+    let report = relay.run_once().await.unwrap();
+    assert_eq!((report.dead, report.delivered), (1, 1));
 }
 
 /// A route says where at its sink an event goes; one that lacks a value for it is dead and goes nowhere.
