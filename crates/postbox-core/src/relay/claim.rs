@@ -195,7 +195,9 @@ impl<S: Store> Engine<S> {
     }
 
     pub(super) fn request(&self, mode: ClaimMode, limit: usize) -> ClaimRequest {
-        let held_bytes: usize = self.lanes.iter().map(|lane| lane.held_bytes).sum();
+        let several = self.routes.widest() > 1;
+        let waiting = if several { self.strands.uncounted_bytes() } else { 0 };
+        let held_bytes = self.lanes.iter().map(|lane| lane.held_bytes).sum::<usize>() + waiting;
         let (exclude, spent) = match mode {
             ClaimMode::Probe(_) => {
                 (Vec::new(), self.probing.map(|number| self.not_for(number)).unwrap_or_default())

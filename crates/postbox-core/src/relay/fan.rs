@@ -66,6 +66,13 @@ pub(super) enum Answer {
     NotAsked { after: Option<Duration>, reason: Option<Summary> },
 }
 
+impl Spread {
+    /// Of its payload, which no lane counts yet.
+    pub(super) fn bytes(&self) -> usize {
+        self.delivery.payload.len()
+    }
+}
+
 impl Fan {
     fn new(delivery: &Delivery, lanes: usize) -> Self {
         let event = (delivery.meta.topic.clone(), delivery.meta.event_id);
@@ -195,19 +202,14 @@ impl<S: Store> Engine<S> {
         let mut fan = Fan::new(delivery, lanes.len());
         for number in lanes {
             let lane = &mut self.lanes[number];
-            let state = if !open || lane.circuit.is_open() {
+            let probe = open && lane.probes_with_hot(self.standing, now, self.settings.dispatch_timeout);
+            let state = if open && (probe || !lane.circuit.is_open()) {
+                let (lease, delivery) = (lease.clone(), Box::new(delivery.clone()));
+                lane.push(Item { lease, delivery, alone: probe, probe, hot: true });
+                State::Queued
+            } else {
                 let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
                 State::Ended(Answer::NotAsked { after, reason })
-            } else {
-                let (lease, delivery) = (lease.clone(), delivery.clone());
-                lane.push(Item {
-                    lease,
-                    delivery: Box::new(delivery),
-                    alone: false,
-                    probe: false,
-                    hot: true,
-                });
-                State::Queued
             };
             fan.legs.push(Leg { lane: number, state, counted: false });
         }

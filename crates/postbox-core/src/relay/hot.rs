@@ -8,7 +8,7 @@ use super::lease::Load;
 use super::settle::Outcome;
 use crate::code::Code;
 use crate::hot::{HotEnd, HotEvent};
-use crate::store::{Standing, Store};
+use crate::store::Store;
 
 /// Waits for the next one; for ever where there is no hot path.
 pub(super) async fn next(hot: &mut Option<HotEnd>) -> Option<HotEvent> {
@@ -66,25 +66,21 @@ impl<S: Store> Engine<S> {
             let reason = format!("no route matches the topic {}", delivery.meta.topic);
             return self.bury(lease, delivery.meta, Code::Unroutable, &reason);
         };
-        let paused = self.paused == Some(true);
+        let open = !late && !self.stopping && self.paused != Some(true);
         let &[number] = lanes else {
             self.hold(asked, &lease, load, age, Some(slot));
-            return self.spread_hot(&lease, &delivery, !(late || self.stopping || paused));
+            return self.spread_hot(&lease, &delivery, open);
         };
         self.hold(asked, &lease, Load { lane: Some(number), ..load }, age, Some(slot));
         let now = Instant::now();
         let lane = &mut self.lanes[number];
         lane.learn(&delivery.meta.topic);
-        let probe = self.standing != Standing::Active && lane.circuit.probe_at().is_some_and(|at| at <= now);
-        if late || self.stopping || paused || (lane.circuit.is_open() && !probe) {
+        let probe = open && lane.probes_with_hot(self.standing, now, self.settings.dispatch_timeout);
+        if open && (probe || !lane.circuit.is_open()) {
+            lane.push(Item { lease, delivery: Box::new(delivery), alone: probe, probe, hot: true });
+        } else {
             let (after, reason) = (lane.put_off(now), lane.down(&self.settings));
             self.finish(Outcome::put_off(lease, after, reason));
-        } else {
-            if probe {
-                // One at a time.
-                lane.circuit.in_vain(now + self.settings.dispatch_timeout);
-            }
-            lane.push(Item { lease, delivery: Box::new(delivery), alone: probe, probe, hot: true });
         }
     }
 }

@@ -16,7 +16,7 @@ use super::shares::Shares;
 use crate::dispatcher::{BoxDispatcher, Delivery, Dispatcher as _};
 use crate::event::TenantId;
 use crate::redact::Summary;
-use crate::store::Lease;
+use crate::store::{Lease, Standing};
 use crate::telemetry::Telemetry;
 use crate::topic::Topic;
 
@@ -202,6 +202,15 @@ impl Lane {
     /// Whether a probe is due and none is under way.
     pub(super) fn wants_probe(&self, now: Instant) -> bool {
         self.held == 0 && self.circuit.probe_at().is_some_and(|at| at <= now)
+    }
+
+    /// Whether a hot event is its probe: where a relay stands by, no claim brings one. One at a time.
+    pub(super) fn probes_with_hot(&mut self, standing: Standing, now: Instant, timeout: Duration) -> bool {
+        let due = standing != Standing::Active && self.circuit.probe_at().is_some_and(|at| at <= now);
+        if due {
+            self.circuit.in_vain(now + timeout);
+        }
+        due
     }
 
     /// Why its events wait, if it is down.

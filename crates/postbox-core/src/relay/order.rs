@@ -97,6 +97,15 @@ impl Strands {
         self.order != Order::None
     }
 
+    /// The bytes of events for several sinks that wait: they are in no lane yet, which would count them.
+    pub(super) fn uncounted_bytes(&self) -> usize {
+        let bytes = |event: &Behind| match event {
+            Behind::One(..) => 0,
+            Behind::Several(spread) => spread.bytes(),
+        };
+        self.at_work.values().flat_map(|strand| &strand.waiting).map(bytes).sum()
+    }
+
     fn then(&self, verdict: &Verdict) -> Then {
         match (verdict, self.order) {
             (Verdict::Delivered, _) => Then::Next,

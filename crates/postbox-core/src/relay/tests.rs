@@ -18,6 +18,7 @@ use crate::store::{
 };
 use crate::testing::{FailingDispatcher, delivery};
 
+mod fan;
 mod late;
 
 /// A store whose claims bring what it is told; it settles whatever it gets.
