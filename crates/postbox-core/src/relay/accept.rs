@@ -67,9 +67,11 @@ impl<S: Store> Engine<S> {
             Asked::Rows(ClaimMode::Probe(_)) => {
                 self.suspects.waiting |= claim.suspects;
                 let lane = probed.and_then(|number| self.lanes.get_mut(number));
-                if let Some(lane) = lane.filter(|_| empty && !claim.suspects) {
-                    lane.nothing_waits = true;
-                    lane.circuit.in_vain(soon);
+                if let Some(lane) = lane.filter(|_| empty) {
+                    lane.nothing_waits |= !claim.suspects;
+                    // Where only suspects wait for it, one of them is its probe, as soon as it is their turn.
+                    let turn = self.suspects.not_before.clamp(now, soon);
+                    lane.circuit.in_vain(if claim.suspects { turn } else { soon });
                 }
             }
             Asked::Nothing => {}

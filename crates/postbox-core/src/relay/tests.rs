@@ -8,10 +8,14 @@ use std::time::Duration;
 use crate::code::Code;
 use crate::dispatcher::{Delivery, DispatchError, Dispatcher};
 use crate::event::{EventId, Payload};
+use crate::hot::delivery_for_tests;
 use crate::letter::Requirements;
+use crate::redact::Summary;
 use crate::relay::Relay;
 use crate::relay::claim::Asked;
+use crate::relay::engine::Engine;
 use crate::relay::lease::Stage;
+use crate::relay::unit::{End, Ended};
 use crate::store::{
     Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
     StoreErrorKind,
@@ -86,6 +90,15 @@ fn active(events: usize) -> Claim {
 /// One event for each claim.
 fn endless() -> impl Store + fmt::Debug {
     stub(|_| async { active(1) })
+}
+
+/// The sink of this lane goes down.
+fn goes_down(engine: &mut Engine<impl Store>, lane: usize) {
+    let (lease, delivery) = delivery_for_tests();
+    let (event_id, topic) = (delivery.meta.event_id, delivery.meta.topic);
+    let end = End::Unavailable { error: Summary::new("down", 100) };
+    let ended = Ended { lease, event_id, topic, probe: false, took: Duration::ZERO, end };
+    engine.note_circuit(lane, &ended, tokio::time::Instant::now());
 }
 
 /// Whatever becomes due between two looks at the clock is done at once, and not when something else happens.

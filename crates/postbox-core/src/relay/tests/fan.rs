@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{active, endless};
+use super::{active, endless, goes_down};
 use crate::hot::{HotEvent, HotPath, delivery_for_tests};
-use crate::redact::Summary;
 use crate::relay::claim::Asked;
 use crate::relay::engine::Engine;
 use crate::relay::order::Strands;
-use crate::relay::unit::{End, Ended};
 use crate::relay::{Backoff, Relay};
 use crate::store::{ClaimMode, OnDead, Order, Standing, Store};
 use crate::testing::FailingDispatcher;
@@ -37,12 +35,7 @@ async fn on_a_standby_a_hot_event_is_the_probe_of_one_of_its_sinks() {
         let ((lease, delivery), slot) = (delivery_for_tests(), path.reserve(1).unwrap());
         HotEvent { lease, delivery, born: std::time::Instant::now(), late: false, slot }
     };
-    let HotEvent { lease, delivery, .. } = event();
-    let (event_id, topic) = (delivery.meta.event_id, delivery.meta.topic);
-    let end = End::Unavailable { error: Summary::new("down", 100) };
-    let down = Ended { lease, event_id, topic, probe: false, took: Duration::ZERO, end };
-    engine.note_circuit(1, &down, Instant::now());
-
+    goes_down(&mut engine, 1);
     engine.arrived(event());
     assert_eq!(queued(&engine), [1, 0], "it is left alone");
     tokio::time::advance(Duration::from_secs(2)).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{active, endless};
+use super::{active, endless, goes_down};
 use crate::code::Code;
 use crate::redact::Summary;
 use crate::relay::Relay;
@@ -134,4 +134,21 @@ async fn a_turn_of_suspects_in_vain_is_not_repeated_at_once() {
     assert_eq!(engine.lanes[0].queue.len(), 2, "who are not given back");
     tokio::time::advance(Duration::from_secs(2)).await;
     assert!(engine.suspects_turn(Instant::now()), "and later it is theirs again");
+}
+
+/// Only a suspect waits for a sink that is down, and it is not its turn: the table is not asked without a rest until it is.
+#[tokio::test(start_paused = true)]
+async fn a_suspect_is_the_probe_of_its_sink_when_it_is_its_turn() {
+    let mut engine = engine();
+    goes_down(&mut engine, 0);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let (now, turn) = (Instant::now(), Duration::from_millis(500));
+    engine.suspects.not_before = now + turn;
+    let probe = engine.what_to_claim(now).unwrap();
+    assert!(matches!(probe, Asked::Rows(ClaimMode::Probe(_))), "{probe:?}");
+    engine.claimed(now, &probe, Ok(Claim { suspects: true, ..active(0) }));
+    assert_eq!(engine.what_to_claim(now), Some(Asked::Nothing), "a sign of life");
+    tokio::time::advance(turn).await;
+    assert_eq!(engine.what_to_claim(Instant::now()), Some(Asked::Rows(ClaimMode::Suspect)));
+    assert!(engine.lanes[0].wants_probe(Instant::now()));
 }
