@@ -113,11 +113,25 @@ fn mask_assignments(text: &str) -> String {
         let value = at + name.len();
         out.push_str(&text[from..value]);
         out.push_str("***");
-        let ends = |c: char| c.is_whitespace() || matches!(c, '&' | ';' | ',' | '"' | '\'');
-        from = text[value..].find(ends).map_or(text.len(), |n| value + n);
+        from = end_of_value(&text[value..]).map_or(text.len(), |n| value + n);
     }
     out.push_str(&text[from..]);
     out
+}
+
+/// Where the value ends that a text begins with. One in quotes may hold spaces, and quotes behind a backslash.
+fn end_of_value(text: &str) -> Option<usize> {
+    let Some(quote) = text.chars().next().filter(|c| matches!(c, '"' | '\'')) else {
+        return text.find(|c: char| c.is_whitespace() || matches!(c, '&' | ';' | ',' | '"' | '\''));
+    };
+    let mut escaped = false;
+    let mut rest = text.char_indices().skip(1);
+    let closing = rest.find(|(_, c)| {
+        let closes = *c == quote && !escaped;
+        escaped = *c == '\\' && !escaped;
+        closes
+    });
+    closing.map(|(at, quote)| at + quote.len_utf8())
 }
 
 fn escape_controls(text: &str) -> String {
@@ -226,6 +240,9 @@ mod tests {
             ("amqp://u:p/w@h:5672/v", "amqp://***@h:5672/v"),
             ("at https://h/a?x=1 and http://u@h/", "at https://h/a?x=1 and http://***@h/"),
             ("host=h password=abc user=u", "host=h password=*** user=u"),
+            (r"host=h password='it\'s s3cret' user=u", "host=h password=*** user=u"),
+            (r#"host=h password="a b" user=u"#, "host=h password=*** user=u"),
+            ("host=h password='left open", "host=h password=***"),
             ("https://h/?token=abc&x=1", "https://h/?token=***&x=1"),
             ("mail a@b.c", "mail a@b.c"),
         ] {
