@@ -233,7 +233,7 @@ impl<S: Sweep> Cleaner<S> {
         let inbox = match self.inbox {
             Some(retention) => {
                 let table = inbox_beside(self.store.table());
-                self.sweep(&table, &self.telemetry.beside(&table), Some(retention)).await
+                self.sweep(&table, &self.telemetry.with_table(&table), Some(retention)).await
             }
             None => Ok(0),
         };

@@ -198,7 +198,7 @@ impl Telemetry {
     }
 
     /// The same for another table of the database.
-    pub(crate) fn beside(&self, table: &str) -> Self {
+    pub(crate) fn with_table(&self, table: &str) -> Self {
         Self::in_database(&self.0.prefix, self.database(), table, self.0.topic_labels)
     }
 

@@ -108,7 +108,7 @@ impl Inbox {
     /// With the prefix and the database that the metrics of the outbox have.
     pub(crate) fn beside(outbox: TableName, prepared: bool, like: &Telemetry) -> Self {
         let table = InboxTable::new(outbox, prepared);
-        let telemetry = like.beside(&table.to_string());
+        let telemetry = like.with_table(&table.to_string());
         Self { table: Arc::new(table), telemetry }
     }
 

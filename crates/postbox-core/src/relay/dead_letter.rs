@@ -335,14 +335,14 @@ fn tries(dead_for: Duration) -> i32 {
     i32::try_from(doublings).unwrap_or(i32::MAX).saturating_add(1)
 }
 
-/// The task beside the loop. Ends with it, whatever ends that.
+/// The task that looks after dead events. Ends with the loop, whatever ends that.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct AfterDeathTask {
     stop: watch::Sender<bool>,
     task: Option<JoinHandle<()>>,
 }
 
-impl Beside {
+impl AfterDeathTask {
     /// No new work is begun.
     pub(super) fn stop(&self) {
         self.stop.send_replace(true);
@@ -356,7 +356,7 @@ impl Beside {
     }
 }
 
-impl Drop for Beside {
+impl Drop for AfterDeathTask {
     fn drop(&mut self) {
         if let Some(task) = &self.task {
             task.abort();
@@ -366,10 +366,10 @@ impl Drop for Beside {
 
 impl<S: Store> Engine<S> {
     /// Starts what is done about dead events, if anything is.
-    pub(super) fn start_beside(&mut self) -> Beside {
+    pub(super) fn start_after_death(&mut self) -> AfterDeathTask {
         let (stop, stopped) = watch::channel(false);
         let work = self.after_death.take().filter(|work| !work.is_idle());
-        Beside { stop, task: work.map(|work| tokio::spawn(work.run(stopped).in_current_span())) }
+        AfterDeathTask { stop, task: work.map(|work| tokio::spawn(work.run(stopped).in_current_span())) }
     }
 
     /// One batch of dead letters by hand, and what is due to be tried again.

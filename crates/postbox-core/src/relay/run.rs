@@ -30,7 +30,7 @@ impl<S: Store> Engine<S> {
             () = &mut signal => return Ok(()),
             opened = self.open() => opened?,
         }
-        let beside = self.start_beside();
+        let after_death = self.start_after_death();
         loop {
             let looked = self.start_work();
             tokio::select! {
@@ -39,9 +39,9 @@ impl<S: Store> Engine<S> {
                 () = self.turn(looked) => {}
             }
         }
-        beside.stop();
+        after_death.stop();
         self.drain().await;
-        beside.ended(self.settings.drain_timeout.max(CLOSE_LIMIT)).await;
+        after_death.ended(self.settings.drain_timeout.max(CLOSE_LIMIT)).await;
         self.close().await;
         Ok(())
     }

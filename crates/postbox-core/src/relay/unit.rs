@@ -64,8 +64,8 @@ pub(super) struct Dispatching {
     pub(super) counted: bool,
 }
 
-/// The facts of one event that its outcome needs, apart from the batch that the dispatcher borrows.
-struct Place {
+/// What the outcome of an event needs of it, apart from the batch that the dispatcher borrows.
+struct Sent {
     /// Until it is reported: only the first outcome counts.
     lease: Option<Lease>,
     probe: bool,
@@ -77,16 +77,16 @@ impl Dispatching {
     /// this one from seeing the timeout (hazard 23).
     pub(super) async fn run(self, lane: usize, sink: BoxDispatcher, items: Vec<Item>) {
         let started = Instant::now();
-        let (mut slots, mut batch) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
+        let (mut sent, mut batch) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
         for item in items {
-            slots.push(Place { lease: Some(item.lease), probe: item.probe, hot: item.hot });
+            sent.push(Sent { lease: Some(item.lease), probe: item.probe, hot: item.hot });
             batch.push(*item.delivery);
         }
         let batch = Arc::new(batch);
         let receipts = Receipts::new(batch.len());
         let mut unit = Unit {
             lane,
-            slots,
+            sent,
             batch: Arc::clone(&batch),
             receipts: receipts.watch(),
             started,
@@ -150,7 +150,8 @@ impl Drop for AbortOnDrop {
 
 struct Unit {
     lane: usize,
-    slots: Vec<Place>,
+    /// Of each event of the batch.
+    sent: Vec<Sent>,
     batch: Arc<Vec<Delivery>>,
     receipts: Receipts,
     started: Instant,
@@ -174,8 +175,8 @@ impl Unit {
         // A batch of which nothing came back, or a probe, says nothing about its events: the destination is down. Any
         // other single event may be the cause itself: it is charged, or one that hangs would be tried for ever. (Probes
         // take turns, since each is put off: one that hangs does not keep the circuit open while others wait.)
-        self.silent = unknown.len() == self.slots.len() && self.slots.len() > 1;
-        let down = self.silent || self.slots[0].probe;
+        self.silent = unknown.len() == self.sent.len() && self.sent.len() > 1;
+        let down = self.silent || self.sent[0].probe;
         let text = format!("no answer within {limit:?}");
         let mut outcomes = fresh;
         outcomes.extend(unknown.into_iter().map(|index| {
@@ -190,7 +191,7 @@ impl Unit {
     }
 
     fn panicked(&mut self, panic: &str) {
-        if self.slots.len() == 1 {
+        if self.sent.len() == 1 {
             let error =
                 || DispatchError::retry(format!("dispatcher panicked: {panic}")).with_code(Code::Panicked);
             let unknown = self.unknown(error);
@@ -202,9 +203,9 @@ impl Unit {
             "a batch panicked: its events run again one by one"
         );
         let again = self.receipts.unknown().into_iter().filter_map(|index| {
-            let (slot, delivery) = (&mut self.slots[index], Box::new(self.batch[index].clone()));
-            let lease = slot.lease.take()?;
-            Some(Item { lease, delivery, alone: true, probe: slot.probe, hot: slot.hot })
+            let (sent, delivery) = (&mut self.sent[index], Box::new(self.batch[index].clone()));
+            let lease = sent.lease.take()?;
+            Some(Item { lease, delivery, alone: true, probe: sent.probe, hot: sent.hot })
         });
         let again = again.collect();
         self.report(Vec::new(), again, true);
@@ -227,7 +228,7 @@ impl Unit {
         let ended =
             outcomes.into_iter().filter_map(|(index, outcome)| self.ended(index, outcome, took)).collect();
         // The relay may be gone; its successor will find the leases.
-        let silent = if self.silent { self.slots.len() } else { 0 };
+        let silent = if self.silent { self.sent.len() } else { 0 };
         let tenant = (self.batch.len() == 1).then(|| self.batch[0].meta.tenant_id);
         let _ = self.shared.reports.send(Report { lane: self.lane, ended, again, over, tenant, silent });
     }
@@ -242,7 +243,7 @@ impl Unit {
     }
 
     fn ended(&mut self, index: usize, outcome: Result<(), DispatchError>, took: Duration) -> Option<Ended> {
-        let lease = self.slots[index].lease.take()?;
+        let lease = self.sent[index].lease.take()?;
         let delivery = &self.batch[index];
         let end = match outcome {
             Ok(()) => End::Delivered,
@@ -252,7 +253,7 @@ impl Unit {
             lease,
             event_id: delivery.meta.event_id,
             topic: delivery.meta.topic.clone(),
-            probe: self.slots[index].probe,
+            probe: self.sent[index].probe,
             took,
             end,
         })
