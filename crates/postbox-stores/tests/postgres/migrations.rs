@@ -84,6 +84,8 @@ async fn a_second_run_changes_nothing_and_printed_sql_makes_the_same() {
     let (applied, printed) = (server.database(), server.database());
     assert!(!up(&applied).await.is_empty());
     assert!(up(&applied).await.is_empty());
+    applied.psql("ALTER TABLE org_outbox SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.1)");
+    assert!(up(&applied).await.is_empty(), "what an operator has set stays");
     printed.psql(&migrate::print_up(&name(), Format::Sql));
     assert!(up(&printed).await.is_empty(), "nothing is left to do after the printed SQL");
     printed.psql(&migrate::print_up(&name(), Format::Sql));

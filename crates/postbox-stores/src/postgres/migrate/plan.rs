@@ -324,7 +324,9 @@ impl Catalogue {
                         WHERE x.indrelid = to_regclass($1) AND x.indisunique AND x.indisvalid AND x.indnatts = 1
                           AND x.indpred IS NULL AND a.attname = 'event_id'
                           AND EXISTS (SELECT 1 FROM pg_constraint c WHERE c.conindid = x.indexrelid)),
-                coalesce((SELECT array_to_string(reloptions, ',') LIKE '%fillfactor=85%' FROM pg_class WHERE oid = to_regclass($1)), false),
+                -- Whatever they are: an operator may know better ones.
+                coalesce((SELECT array_to_string(reloptions, ',') LIKE '%autovacuum_vacuum_scale_factor=%' FROM pg_class
+                          WHERE oid = to_regclass($1)), false),
                 to_regclass($2) IS NOT NULL, to_regclass($3) IS NOT NULL, to_regclass($4) IS NOT NULL,
                 -- One that an earlier version made wakes nobody.
                 EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
