@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use postbox_core::{StoreError, TableName};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
-use super::{INDEXES, Ordered, history, idempotency, inbox, index_sql, names};
+use super::{INDEXES, Ordered, history, idempotency, inbox, index_sql, names, view_sql};
 use crate::history::name_of as history_name;
 use crate::plan::{Extras, Plan, Step, StepLock};
 use crate::postgres::ask::ask;
@@ -104,11 +104,7 @@ async fn look(connection: &mut PgConnection, table: &TableName, extras: Extras) 
         steps.push(Step::new("~ storage: fillfactor, autovacuum", sql, StepLock::Short));
     }
     let history = history::steps(connection, &table, shape.as_ref(), extras.history, &mut steps).await?;
-    let view = if history {
-        (!found.view_has_windows || !found.view_has_history, include_str!("../migrations/view_history.sql"))
-    } else {
-        (!found.view_has_windows, include_str!("../migrations/view.sql"))
-    };
+    let view = !found.view_has_windows || (history && !found.view_has_history);
     for (missing, what, sql) in [
         (!found.relay, "+ table postbox_relay, or its columns", include_str!("../migrations/relay.sql")),
         (!found.audit, "+ table postbox_audit", include_str!("../migrations/audit.sql")),
@@ -117,7 +113,7 @@ async fn look(connection: &mut PgConnection, table: &TableName, extras: Extras) 
             "+ row in postbox_relay",
             "INSERT INTO {{relay}} (tbl) VALUES ({{key}}) ON CONFLICT DO NOTHING",
         ),
-        (view.0, "+ status view", view.1),
+        (view, "+ status view", view_sql(history)),
         (!found.function, "+ function postbox_enqueue", include_str!("../migrations/enqueue.sql")),
     ] {
         if missing {
