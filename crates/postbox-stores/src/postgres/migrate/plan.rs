@@ -106,7 +106,7 @@ async fn look(connection: &mut PgConnection, table: &TableName, extras: Extras) 
     let history = history::steps(connection, &table, shape.as_ref(), extras.history, &mut steps).await?;
     let view = !found.view_has_windows || (history && !found.view_has_history);
     for (missing, what, sql) in [
-        (!found.relay, "+ table postbox_relay, or its columns", include_str!("../migrations/relay.sql")),
+        (!found.relay, "+ table postbox_relay", include_str!("../migrations/relay.sql")),
         (!found.audit, "+ table postbox_audit", include_str!("../migrations/audit.sql")),
         (
             !found.registered,
@@ -327,7 +327,6 @@ impl Catalogue {
                 -- One that an earlier version made wakes nobody.
                 EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                         WHERE n.nspname = $5 AND p.proname = 'postbox_enqueue' AND p.prosrc LIKE '%pg_notify%'),
-                EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($2) AND attname = 'shared_until' AND NOT attisdropped),
                 EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                         WHERE n.nspname = $5 AND p.proname = $6),
                 EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $6),
@@ -349,9 +348,9 @@ impl Catalogue {
         .persistent(false)
         .fetch_one(&mut *connection)
         .await?;
-        let relay: bool = facts.try_get(6)?;
+        let relay: bool = facts.try_get(2)?;
         let mut registered = false;
-        if facts.try_get(2)? {
+        if relay {
             let sql = names(table).fill("SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = {{key}})");
             registered = ask(sql).fetch_one(&mut *connection).await?.try_get(0)?;
         }
@@ -364,14 +363,14 @@ impl Catalogue {
             audit: facts.try_get(3)?,
             registered,
             view: facts.try_get(4)?,
-            view_has_history: facts.try_get(10)?,
-            view_has_windows: facts.try_get(11)?,
+            view_has_history: facts.try_get(9)?,
+            view_has_windows: facts.try_get(10)?,
             function: facts.try_get(5)?,
-            ordered_function: facts.try_get(7)?,
-            trigger: facts.try_get(8)?,
-            fires: facts.try_get(9)?,
-            wake_function: facts.try_get(12)?,
-            wake_trigger: facts.try_get(13)?,
+            ordered_function: facts.try_get(6)?,
+            trigger: facts.try_get(7)?,
+            fires: facts.try_get(8)?,
+            wake_function: facts.try_get(11)?,
+            wake_trigger: facts.try_get(12)?,
         })
     }
 
