@@ -139,10 +139,9 @@ impl PgAdmin {
                                     AND {{p_strand}} = {{t_strand}} AND p.sequence > t.sequence)";
                 let holds_nobody = if order.indexed { template.fill(holds_nobody) } else { "true".to_owned() };
                 let template = template.with("holds_nobody", holds_nobody);
-                let owners = layout == Layout::Full
-                    && window::are_there(&mut connection, &shape.name).await.map_err(classify)?;
-                let when = |owned: fn(&TableName, &str) -> String| {
-                    if owners { owned(&shape.name, "") } else { "false".to_owned() }
+                let when = |owned: fn(&TableName, &str) -> String| match layout {
+                    Layout::Full => owned(&shape.name, ""),
+                    Layout::Bare => "false".to_owned(),
                 };
                 let (in_flight, unsettled) = (when(window::in_flight), when(window::may_be_settled));
                 let template = template.with("in_flight", format!("(locked_at IS NOT NULL OR {in_flight})"));

@@ -241,7 +241,7 @@ fn replay_sql(looked: &Looked, history: &HistoryShape, condition: &str, limit: &
             SELECT id, published_at, sequence FROM {{{{table}}}} WHERE {condition}
             ORDER BY published_at, sequence LIMIT {limit} FOR UPDATE SKIP LOCKED
         ), moved AS MATERIALIZED (
-            SELECT h.*, h.ctid AS place FROM {{{{history}}}} h
+            SELECT h.*, h.tableoid AS postbox_part, h.ctid AS postbox_place FROM {{{{history}}}} h
             WHERE {condition} AND NOT EXISTS (SELECT 1 FROM {{{{table}}}} t WHERE t.event_id = h.event_id)
             ORDER BY published_at, sequence LIMIT {limit} FOR UPDATE OF h SKIP LOCKED
         ), chosen AS MATERIALIZED (
@@ -253,8 +253,11 @@ fn replay_sql(looked: &Looked, history: &HistoryShape, condition: &str, limit: &
             WHERE id IN (SELECT id FROM chosen WHERE NOT was_moved) RETURNING event_id
         ), back AS (
             {back} RETURNING id, event_id
+        ), gone AS (
+            SELECT m.postbox_part AS part, m.postbox_place AS place FROM moved m JOIN back ON back.id = m.id
         ), left_behind AS (
-            DELETE FROM {{{{history}}}} WHERE ctid = ANY (ARRAY(SELECT m.place FROM moved m JOIN back ON back.id = m.id))
+            DELETE FROM {{{{history}}}}
+            WHERE ctid = ANY (ARRAY(SELECT place FROM gone)) AND (tableoid, ctid) IN (SELECT part, place FROM gone)
         )
         SELECT event_id FROM revived UNION ALL SELECT event_id FROM back"
     )

@@ -197,6 +197,17 @@ async fn structure(pool: &PgPool, table: &TableName) -> Result<Vec<Finding>, Sto
     let shape = TableShape::expect(&mut connection, table).await?;
     let migrate = format!("postbox migrate up --table {table}");
     let mut findings = vec![Finding::good("table", format!("{} is there", shape.name))];
+    if shape.hides_rows {
+        findings.push(Finding::doubtful(
+            "table",
+            Code::DatabasePermission,
+            format!(
+                "row-level security of {} may hide rows from this user, and what it hides is never delivered",
+                shape.name
+            ),
+            "ALTER ROLE <relay> BYPASSRLS, or give it a policy that shows all rows: USING (true)",
+        ));
+    }
     if shape.layout() == Layout::Bare {
         // Somebody migrated it once: what is missing was lost.
         let missing = shape.missing();

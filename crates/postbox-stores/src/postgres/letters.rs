@@ -123,7 +123,7 @@ impl Inner {
             .bind(i64::try_from(limit.max(100)).unwrap_or(i64::MAX))
             .fetch_all(&mut *connection);
         for id in within(OPERATION_LIMIT, ids).await? {
-            let read = opened.query(&opened.statements.read_payload).bind(id);
+            let read = opened.query(&opened.statements.show).bind(id);
             let read = within(OPERATION_LIMIT, read.persistent(false).execute(&mut *connection)).await;
             let Err(error) = read else { continue };
             if !is_about_data(&error) {

@@ -70,6 +70,15 @@ fn names(table: &TableName) -> Template {
         .with("key", key)
 }
 
+/// The statement that makes the status view: of a table, or of one with a history.
+fn view_sql(history: bool) -> &'static str {
+    if history {
+        concat!(include_str!("migrations/view.sql"), include_str!("migrations/view_history.sql"))
+    } else {
+        include_str!("migrations/view.sql")
+    }
+}
+
 /// The statement that makes an index.
 fn index_sql(table: &TableName, end: &str, columns: &str, predicate: &str, how: &str) -> String {
     let name = format!("{}_{end}", table.table());

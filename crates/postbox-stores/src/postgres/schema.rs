@@ -62,6 +62,8 @@ pub(super) struct TableShape {
     pub(super) columns: BTreeMap<String, String>,
     /// Whether `postbox_relay` and `postbox_audit` stand beside it.
     pub(super) system_tables: bool,
+    /// Whether policies may hide rows of it from this user: row-level security is at work, and none that shows all of them.
+    pub(super) hides_rows: bool,
 }
 
 impl TableShape {
@@ -72,7 +74,11 @@ impl TableShape {
     ) -> Result<Option<Self>, sqlx::Error> {
         let found = sqlx::query(
             "SELECT n.nspname::text, c.oid, to_regclass(quote_ident(n.nspname) || '.postbox_relay') IS NOT NULL
-                AND to_regclass(quote_ident(n.nspname) || '.postbox_audit') IS NOT NULL
+                AND to_regclass(quote_ident(n.nspname) || '.postbox_audit') IS NOT NULL,
+                row_security_active(c.oid) AND NOT EXISTS (
+                    SELECT 1 FROM pg_policy p WHERE p.polrelid = c.oid AND p.polpermissive AND p.polcmd = '*'
+                      AND pg_get_expr(p.polqual, p.polrelid) = 'true'
+                      AND EXISTS (SELECT 1 FROM unnest(p.polroles) AS r WHERE r = 0 OR pg_has_role(r, 'USAGE')))
              FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
              WHERE c.oid = to_regclass($1) AND c.relkind IN ('r', 'p')",
         )
@@ -96,6 +102,7 @@ impl TableShape {
             oid: oid.0,
             columns: columns.collect::<Result<_, sqlx::Error>>()?,
             system_tables: found.try_get(2)?,
+            hides_rows: found.try_get(3)?,
         }))
     }
 

@@ -30,7 +30,8 @@ pub(super) struct Statements {
     pub(super) unshare: String,
     pub(super) suspects_among: String,
     pub(super) due: String,
-    pub(super) read_payload: String,
+    /// Fails as a claim does over a row that cannot be shown.
+    pub(super) show: String,
     pub(super) bury: String,
     pub(super) free: String,
     pub(super) there: String,
@@ -302,7 +303,11 @@ impl Statements {
                 "SELECT id FROM {{table}} WHERE {{pending}} AND available_at <= now() AND {{tenants}} AND $2::int IS NOT NULL
                  ORDER BY available_at, sequence LIMIT $1",
             ),
-            read_payload: base.fill("SELECT octet_length(payload::text) FROM {{table}} WHERE id = $1"),
+            // Of a payload that can be, no more than its length is sent: it may be large.
+            show: either(
+                "SELECT octet_length(convert_to(payload::text, 'UTF8')) FROM {{table}} WHERE id = $1",
+                "SELECT octet_length(convert_to(c.payload::text, 'UTF8')), {{facts}} FROM {{table}} c WHERE c.id = $1",
+            ),
             bury: pending.fill(
                 "UPDATE {{table}} SET last_error = $2, locked_at = NULL, {{die}} WHERE id = $1 AND {{pending}}
                  AND $3::int IS NOT NULL RETURNING topic, event_id, sequence",

@@ -143,6 +143,12 @@ impl Inner {
                 "a bare table: no pause, no dead_at, no owner row; `postbox migrate up` adds them"
             );
         }
+        if shape.hides_rows {
+            tracing::warn!(
+                table = &*self.label,
+                "row-level security may hide rows from this user: what it hides is never delivered"
+            );
+        }
         let ordered = match self.settings.order {
             Order::None => None,
             Order::Aggregate(on_dead) => {

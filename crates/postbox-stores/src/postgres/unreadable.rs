@@ -15,8 +15,8 @@ pub(super) fn is_about_data(error: &StoreError) -> bool {
 }
 
 impl Inner {
-    /// A value that the database itself cannot show (a number of gigabytes) fails the claim of its whole batch. Looks at
-    /// the rows one by one and buries those that cannot be read; the next claim then goes through.
+    /// A value that the database itself cannot show (a number of gigabytes, a character that is none) fails the claim of its whole
+    /// batch. Looks at the rows one by one and buries those that cannot be read; the next claim then goes through.
     pub(super) async fn bury_unreadable(
         &self,
         connection: &mut PgConnection,
@@ -33,7 +33,7 @@ impl Inner {
         let ids = within(OPERATION_LIMIT, ids).await?;
         let mut claim = Claim { more: true, ..Claim::default() };
         for id in ids {
-            let read = opened.query(&opened.statements.read_payload).bind(id);
+            let read = opened.query(&opened.statements.show).bind(id);
             let read = within(OPERATION_LIMIT, read.persistent(false).execute(&mut *connection)).await;
             let Err(error) = read else { continue };
             self.claims.turn_over(connection).await?;
@@ -44,7 +44,7 @@ impl Inner {
                 .query(&opened.statements.bury)
                 .bind(id)
                 .bind(format!(
-                    "{}: the database cannot show the payload: {}",
+                    "{}: the database cannot show the event: {}",
                     Code::Undecodable,
                     error.message()
                 ))
@@ -66,7 +66,7 @@ impl Inner {
             }
         }
         if claim.buried.is_empty() {
-            // Not the payload of these, then: nothing that could be mended here.
+            // None of these, then: nothing that could be mended here.
             return Err(StoreError::new(why.code(), why.kind(), why.message()));
         }
         Ok(claim)

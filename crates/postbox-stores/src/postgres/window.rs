@@ -5,10 +5,8 @@ use std::collections::hash_map::Entry;
 
 use postbox_core::TableName;
 use postbox_core::hash::RowMap;
-use sqlx::{PgConnection, Row as _};
 use uuid::Uuid;
 
-use super::ask::ask;
 use super::place::Place;
 use crate::cursor::Key;
 use crate::keys::Keys;
@@ -85,15 +83,6 @@ impl Window {
             }
         }
     }
-}
-
-/// Whether the table of owners has windows: one that an earlier version made has none until it is migrated.
-pub(super) async fn are_there(connection: &mut PgConnection, table: &TableName) -> Result<bool, sqlx::Error> {
-    let row = ask(
-        "SELECT EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'win_to' AND NOT attisdropped)",
-    );
-    let row = row.bind(table.quoted_sibling("postbox_relay", '"')).fetch_one(connection).await?;
-    row.try_get(0)
 }
 
 /// Whether a row is in the window of the active relay: the condition in SQL, true or false and never null. `row` is what stands

@@ -1,7 +1,10 @@
 //! Least privilege (hazard 48): each role can do its work, and nothing else. The suite runs under these grants too.
 
+use std::time::Duration;
+
+use postbox_core::{Code, Diagnose as _, Examination};
 use postbox_stores::postgres::migrate::{Grants, print_grants};
-use postbox_testkit::suite::{enqueue, events};
+use postbox_testkit::suite::{Subject as _, enqueue, events};
 use sqlx::{ConnectOptions as _, Executor as _};
 
 use crate::subject::{Shape, Table, role};
@@ -55,6 +58,30 @@ async fn roles_cannot_do_what_they_should_not() {
             assert_eq!(state.as_deref(), Some("42501"), "{kind}: {sql}: {error}");
         }
     }
+}
+
+/// Policies that hide rows hide events: the relay finds none and nothing fails, so somebody has to say it.
+#[tokio::test]
+async fn rows_that_policies_hide_are_told_of() {
+    let table = Table::new(Shape::Grants).await;
+    let told = async || {
+        let examination = Examination { long_transaction: Duration::from_mins(1), connections: 0 };
+        let findings = table.admin().diagnose(examination).await;
+        let hidden = findings.iter().find(|finding| finding.check == "table" && finding.code.is_some());
+        hidden.map(|finding| (finding.code, finding.what.clone()))
+    };
+    assert_eq!(told().await, None);
+    table.db.psql("ALTER TABLE org_outbox ENABLE ROW LEVEL SECURITY");
+    let (code, what) = told().await.expect("a finding");
+    assert_eq!(code, Some(Code::DatabasePermission));
+    assert!(what.contains("row-level security of public.org_outbox may hide rows"), "{what}");
+    let relay = role(&table.db, "relay");
+    table
+        .db
+        .psql(&format!("CREATE POLICY others ON org_outbox FOR SELECT TO \"{relay}\" USING (topic = 'a')"));
+    assert!(told().await.is_some(), "some are hidden");
+    table.db.psql(&format!("CREATE POLICY relays ON org_outbox TO \"{relay}\" USING (true)"));
+    assert_eq!(told().await, None, "it sees all of them");
 }
 
 #[test]

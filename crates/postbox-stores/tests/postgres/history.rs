@@ -5,7 +5,7 @@ use std::time::Duration;
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, Settlement, Verdict};
 use postbox_core::{
-    Browse as _, Code, Diagnose as _, Examination, History, Level, Published, Relay, Store as _,
+    Browse as _, Cleaner, Code, Diagnose as _, Examination, History, Level, Published, Relay, Store as _,
     StoreErrorKind,
 };
 use postbox_stores::postgres::migrate::{self, Extras, Format};
@@ -133,6 +133,36 @@ async fn a_table_with_columns_of_its_own_is_moved_and_comes_back_whole() {
     assert!(error.message().contains("lacks late"), "{error}");
     assert_eq!(table.make_history().await, ["+ columns late of org_outbox_history"]);
     table.store_with(true, History::Move).open().await.unwrap();
+}
+
+/// A history may be partitioned. It has no key, and a place is one in a partition: what lies in the same place of another stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_partitioned_history_nothing_else_is_removed() {
+    let table = Table::new(Shape::Migrated).await;
+    table.db.psql(
+        "CREATE TABLE org_outbox_history (LIKE org_outbox) PARTITION BY RANGE (published_at);
+         CREATE TABLE history_old PARTITION OF org_outbox_history FOR VALUES FROM (MINVALUE) TO ('2020-01-01');
+         CREATE TABLE history_young PARTITION OF org_outbox_history DEFAULT;
+         CREATE INDEX org_outbox_history_by_time ON org_outbox_history (published_at, sequence)",
+    );
+    assert_eq!(table.make_history().await, ["+ status view"]);
+    let ids = enqueue(&table, events(3)).await;
+    let relay =
+        Relay::builder(table.store_with(true, History::Move)).dispatcher(Scripted::ok()).settings(quick());
+    relay.build().unwrap().run_once().await.unwrap();
+    table.db.psql(
+        "INSERT INTO org_outbox_history (id, tenant_id, topic, payload, event_id, sequence, created_at, published_at, attempts, available_at)
+         SELECT gen_random_uuid(), tenant_id, topic, payload, gen_random_uuid(), sequence, created_at, '2019-01-01', attempts, available_at
+         FROM org_outbox_history",
+    );
+    let left = || (count(&table.db, "history_old"), count(&table.db, "history_young"));
+    assert_eq!(left(), ("3".to_owned(), "3".to_owned()));
+    let which = Published::Events { event_ids: ids[..1].to_vec() };
+    assert_eq!(table.admin().replay_published(&which, 10, "tester").await.unwrap(), ids[..1]);
+    assert_eq!(left(), ("3".to_owned(), "2".to_owned()), "one has come back");
+    let cleaner = Cleaner::new(table.admin()).retention(Duration::from_hours(1));
+    assert_eq!(cleaner.run_once().await.unwrap(), 3);
+    assert_eq!(left(), ("0".to_owned(), "2".to_owned()), "two are not due");
 }
 
 const SHAPE: &str =

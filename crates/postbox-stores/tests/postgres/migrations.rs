@@ -84,6 +84,8 @@ async fn a_second_run_changes_nothing_and_printed_sql_makes_the_same() {
     let (applied, printed) = (server.database(), server.database());
     assert!(!up(&applied).await.is_empty());
     assert!(up(&applied).await.is_empty());
+    applied.psql("ALTER TABLE org_outbox SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.1)");
+    assert!(up(&applied).await.is_empty(), "what an operator has set stays");
     printed.psql(&migrate::print_up(&name(), Format::Sql));
     assert!(up(&printed).await.is_empty(), "nothing is left to do after the printed SQL");
     printed.psql(&migrate::print_up(&name(), Format::Sql));
@@ -196,6 +198,53 @@ async fn an_interrupted_run_is_repaired() {
     assert!(steps.iter().any(|step| step.starts_with("- invalid index")), "{steps:?}");
     assert_eq!(db.psql("SELECT count(*) FROM pg_index WHERE NOT indisvalid"), "0");
     assert!(up(&db).await.is_empty());
+}
+
+/// Many a role has limits for what serves requests. They end no build, and are there again when the migration is done.
+#[tokio::test]
+async fn a_build_takes_longer_than_the_role_may() {
+    let db = PgServer::shared().database();
+    db.psql(SEED_DDL);
+    db.psql("CREATE TABLE other (a int)");
+    // A concurrent build waits for this transaction.
+    let mut slow = connect(&db).await;
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO other VALUES (1)")
+        .execute(&mut slow)
+        .await
+        .unwrap();
+    let options = connect_options(&db.url).unwrap().application_name("limited");
+    let options = options.options([("statement_timeout", "2s"), ("lock_timeout", "2s")]);
+    let run = tokio::spawn(async move {
+        let mut connection = options.connect().await.unwrap();
+        migrate::up(&mut connection, &name(), |_| {}).await.unwrap();
+        let limits = "SELECT current_setting('statement_timeout') || ' ' || current_setting('lock_timeout')";
+        sqlx::query_scalar::<_, String>(limits).fetch_one(&mut connection).await.unwrap()
+    });
+    let late = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'limited' AND query LIKE 'CREATE INDEX%'
+        AND query_start < clock_timestamp() - interval '3 seconds'";
+    eventually("a build that takes long", PATIENCE, async || db.psql(late) == "1").await;
+    sqlx::raw_sql("COMMIT").execute(&mut slow).await.unwrap();
+    assert_eq!(run.await.unwrap(), "2s 2s");
+    assert!(up(&db).await.is_empty());
+}
+
+/// What has failed leaves no lock behind that would keep others from migrating, as long as its connection lives.
+#[tokio::test]
+async fn a_migration_that_fails_is_in_nobodys_way() {
+    let db = PgServer::shared().database();
+    let mut connection = connect(&db).await;
+    db.psql("CREATE TABLE org_outbox (id bigint primary key)");
+    let error = migrate::up(&mut connection, &name(), |_| {}).await.unwrap_err();
+    assert_eq!(error.code(), Code::TableMismatch);
+    assert_eq!(
+        db.psql(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        ),
+        "0"
+    );
+    db.psql("DROP TABLE org_outbox");
+    assert!(!up(&db).await.is_empty());
 }
 
 #[tokio::test]

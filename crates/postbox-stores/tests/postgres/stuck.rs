@@ -215,13 +215,15 @@ async fn an_occurred_at_beyond_the_year_9999_hurts_nobody() {
 }
 
 /// A number is stored in a few bytes and shown in 131 kB: ten thousand of them are more than a text may hold, and the
-/// claim that meets them fails, with all that it would have taken along.
+/// claim that meets them fails, with all that it would have taken along. As a payload, and beside it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_payload_that_cannot_be_shown_hurts_nobody() {
+async fn a_value_that_cannot_be_shown_hurts_nobody() {
     let table = Table::new(Shape::Migrated).await;
     table.db.psql(
-        "INSERT INTO org_outbox (tenant_id, topic, payload, event_id)
-         SELECT gen_random_uuid(), 'org.a.b.v1', to_jsonb(array_fill('1e131071'::numeric, ARRAY[10000])), gen_random_uuid()",
+        "INSERT INTO org_outbox (tenant_id, topic, payload, metadata, event_id)
+         SELECT gen_random_uuid(), 'org.a.b.v1', coalesce(payload, '{}'), metadata, gen_random_uuid()
+         FROM (SELECT to_jsonb(array_fill('1e131071'::numeric, ARRAY[10000])) AS large) AS one,
+              LATERAL (VALUES (large, NULL), (NULL, large)) AS event (payload, metadata)",
     );
     let good = enqueue(&table, events(3)).await;
     let relay = run(table.store(true), Scripted::ok(), quick());
@@ -230,4 +232,7 @@ async fn a_payload_that_cannot_be_shown_hurts_nobody() {
         eventually("the others", Duration::from_mins(2), async || state(&table, *id).await.published).await;
     }
     relay.shutdown().await.unwrap();
+    let why =
+        "SELECT count(*) FROM org_outbox WHERE dead_at IS NOT NULL AND last_error LIKE 'OUTBOX_UNDECODABLE%'";
+    assert_eq!(table.db.psql(why), "2");
 }

@@ -18,6 +18,10 @@ const LOCK_LIMIT: &str = "300ms";
 const TRIES: u32 = 100;
 const HELD_UP: &str = "a transaction on the table does not end";
 
+/// Limits that a role may have for what serves requests: an index takes as long as it takes. Short locks have their own.
+const LIMITS: &str =
+    "FROM pg_settings WHERE name IN ('lock_timeout', 'statement_timeout', 'transaction_timeout')";
+
 /// Brings a table to the state that this version wants: makes it, upgrades it, or finishes what was interrupted.
 /// Calls `progress` before each step. Answers the plan that was carried out; a second run has no steps.
 ///
@@ -46,18 +50,32 @@ pub async fn up_with(
     connection: &mut PgConnection,
     table: &TableName,
     extras: Extras,
-    mut progress: impl FnMut(&Step),
+    progress: impl FnMut(&Step),
 ) -> Result<Plan, StoreError> {
     expect_one_session(connection).await?;
     one_at_a_time(connection).await?;
+    let done = all_steps(connection, table, extras, progress).await;
+    // Also after a failure: whoever keeps this connection, as a pool does, would keep all others from migrating.
+    let unlock = "SELECT pg_advisory_unlock(hashtextextended('postbox:migrate', 0))";
+    let limits = format!("SELECT set_config(name, reset_val, false) {LIMITS}");
+    let ended = run(connection, &format!("{unlock}; {limits}")).await.map_err(classify);
+    let plan = done?;
+    ended?;
+    Ok(plan)
+}
+
+async fn all_steps(
+    connection: &mut PgConnection,
+    table: &TableName,
+    extras: Extras,
+    mut progress: impl FnMut(&Step),
+) -> Result<Plan, StoreError> {
+    run(connection, &format!("SELECT set_config(name, '0', false) {LIMITS}")).await.map_err(classify)?;
     let plan = plan_with(connection, table, extras).await?;
     for step in &plan.steps {
         progress(step);
         carry_out(connection, &plan.table, step).await?;
     }
-    run(connection, "SELECT pg_advisory_unlock(hashtextextended('postbox:migrate', 0))")
-        .await
-        .map_err(classify)?;
     Ok(plan)
 }
 
@@ -231,7 +249,6 @@ async fn carry_out(connection: &mut PgConnection, table: &TableName, step: &Step
     match step.lock {
         StepLock::Short => with_short_lock(connection, &step.sql).await,
         StepLock::None | StepLock::Concurrent | StepLock::Writers => {
-            run(connection, "SET lock_timeout = 0").await.map_err(classify)?;
             run(connection, &step.sql).await.map_err(|error| {
                 let error = classify(error);
                 tracing::error!(%table, step = step.what, %error, "migration step failed");

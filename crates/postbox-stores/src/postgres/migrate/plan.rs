@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use postbox_core::{StoreError, TableName};
 use sqlx::{Connection as _, PgConnection, Row as _};
 
-use super::{INDEXES, Ordered, history, idempotency, inbox, index_sql, names};
+use super::{INDEXES, Ordered, history, idempotency, inbox, index_sql, names, view_sql};
 use crate::history::name_of as history_name;
 use crate::plan::{Extras, Plan, Step, StepLock};
 use crate::postgres::ask::ask;
@@ -104,20 +104,16 @@ async fn look(connection: &mut PgConnection, table: &TableName, extras: Extras) 
         steps.push(Step::new("~ storage: fillfactor, autovacuum", sql, StepLock::Short));
     }
     let history = history::steps(connection, &table, shape.as_ref(), extras.history, &mut steps).await?;
-    let view = if history {
-        (!found.view_has_windows || !found.view_has_history, include_str!("../migrations/view_history.sql"))
-    } else {
-        (!found.view_has_windows, include_str!("../migrations/view.sql"))
-    };
+    let view = !found.view_has_windows || (history && !found.view_has_history);
     for (missing, what, sql) in [
-        (!found.relay, "+ table postbox_relay, or its columns", include_str!("../migrations/relay.sql")),
+        (!found.relay, "+ table postbox_relay", include_str!("../migrations/relay.sql")),
         (!found.audit, "+ table postbox_audit", include_str!("../migrations/audit.sql")),
         (
             !found.registered,
             "+ row in postbox_relay",
             "INSERT INTO {{relay}} (tbl) VALUES ({{key}}) ON CONFLICT DO NOTHING",
         ),
-        (view.0, "+ status view", view.1),
+        (view, "+ status view", view_sql(history)),
         (!found.function, "+ function postbox_enqueue", include_str!("../migrations/enqueue.sql")),
     ] {
         if missing {
@@ -324,12 +320,13 @@ impl Catalogue {
                         WHERE x.indrelid = to_regclass($1) AND x.indisunique AND x.indisvalid AND x.indnatts = 1
                           AND x.indpred IS NULL AND a.attname = 'event_id'
                           AND EXISTS (SELECT 1 FROM pg_constraint c WHERE c.conindid = x.indexrelid)),
-                coalesce((SELECT array_to_string(reloptions, ',') LIKE '%fillfactor=85%' FROM pg_class WHERE oid = to_regclass($1)), false),
+                -- Whatever they are: an operator may know better ones.
+                coalesce((SELECT array_to_string(reloptions, ',') LIKE '%autovacuum_vacuum_scale_factor=%' FROM pg_class
+                          WHERE oid = to_regclass($1)), false),
                 to_regclass($2) IS NOT NULL, to_regclass($3) IS NOT NULL, to_regclass($4) IS NOT NULL,
                 -- One that an earlier version made wakes nobody.
                 EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                         WHERE n.nspname = $5 AND p.proname = 'postbox_enqueue' AND p.prosrc LIKE '%pg_notify%'),
-                EXISTS (SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass($2) AND attname = 'shared_until' AND NOT attisdropped),
                 EXISTS (SELECT 1 FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                         WHERE n.nspname = $5 AND p.proname = $6),
                 EXISTS (SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = $6),
@@ -351,9 +348,9 @@ impl Catalogue {
         .persistent(false)
         .fetch_one(&mut *connection)
         .await?;
-        let relay: bool = facts.try_get(6)?;
+        let relay: bool = facts.try_get(2)?;
         let mut registered = false;
-        if facts.try_get(2)? {
+        if relay {
             let sql = names(table).fill("SELECT EXISTS (SELECT 1 FROM {{relay}} WHERE tbl = {{key}})");
             registered = ask(sql).fetch_one(&mut *connection).await?.try_get(0)?;
         }
@@ -366,14 +363,14 @@ impl Catalogue {
             audit: facts.try_get(3)?,
             registered,
             view: facts.try_get(4)?,
-            view_has_history: facts.try_get(10)?,
-            view_has_windows: facts.try_get(11)?,
+            view_has_history: facts.try_get(9)?,
+            view_has_windows: facts.try_get(10)?,
             function: facts.try_get(5)?,
-            ordered_function: facts.try_get(7)?,
-            trigger: facts.try_get(8)?,
-            fires: facts.try_get(9)?,
-            wake_function: facts.try_get(12)?,
-            wake_trigger: facts.try_get(13)?,
+            ordered_function: facts.try_get(6)?,
+            trigger: facts.try_get(7)?,
+            fires: facts.try_get(8)?,
+            wake_function: facts.try_get(11)?,
+            wake_trigger: facts.try_get(12)?,
         })
     }
 

@@ -6,7 +6,7 @@ BEGIN
             USING HINT = 'Let the relay deliver them, or delete them on purpose.';
     END IF;
     DROP VIEW IF EXISTS {{status_view}};
-    DROP TABLE {{table}};
+    DROP TABLE {{table}};{{others}}
     DELETE FROM {{relay}} WHERE tbl = {{key}};
 END
 $postbox$

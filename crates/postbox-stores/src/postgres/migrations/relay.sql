@@ -18,8 +18,5 @@ CREATE TABLE IF NOT EXISTS {{relay}} (
     shared_by     TEXT,
     shared_until  TIMESTAMPTZ
 );
--- Made by an earlier version.
-ALTER TABLE {{relay}} ADD COLUMN IF NOT EXISTS win BIGINT[], ADD COLUMN IF NOT EXISTS win_from TIMESTAMPTZ,
-    ADD COLUMN IF NOT EXISTS win_to TIMESTAMPTZ, ADD COLUMN IF NOT EXISTS shared_by TEXT, ADD COLUMN IF NOT EXISTS shared_until TIMESTAMPTZ,
-    -- Written for every batch: not worth to be compressed.
-    ALTER COLUMN win SET STORAGE EXTERNAL
+-- Written for every batch: not worth to be compressed.
+ALTER TABLE {{relay}} ALTER COLUMN win SET STORAGE EXTERNAL
