@@ -33,7 +33,10 @@ pub(super) struct Statements {
     pub(super) verify_blocking: String,
     pub(super) verify_skipping: String,
     pub(super) settle_delivered: String,
+    /// Which of some rows are there, and when they were published.
     pub(super) published: String,
+    /// Which of them nobody else has locked; they are locked now.
+    pub(super) free: String,
     pub(super) held: String,
     pub(super) settle: String,
     pub(super) extend: String,
@@ -188,6 +191,9 @@ impl Statements {
             verify_skipping: verify(" AND dead_at IS NULL"),
             settle_delivered: base.fill(include_str!("sql/settle_delivered.sql")),
             published: base.fill("SELECT sequence, published_at FROM {{table}} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>)"),
+            free: base.fill(
+                "SELECT sequence FROM {{table}} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>) FOR UPDATE SKIP LOCKED",
+            ),
             held: base.fill(include_str!("sql/held.sql")),
             settle: base.fill(include_str!("sql/settle.sql")),
             extend: base.fill(include_str!("sql/extend.sql")),
@@ -305,6 +311,7 @@ mod tests {
                 (&s.lease, key, false),
                 (&s.bury, key, false),
                 (&s.settle_delivered, key, false),
+                (&s.free, key, false),
                 (&s.held, key, false),
                 (&s.settle, key, false),
                 (&s.extend, key, false),
