@@ -52,8 +52,13 @@ pub(crate) struct News {
 
 impl News {
     /// Rows were settled, at a time of the database; some of their leases were lost.
-    pub(crate) fn settled(&self, settlements: &[Settlement], lost: &[Uuid], now: i64) {
-        self.tell(settlements.iter().map(|settlement| {
+    pub(crate) fn settled<'a>(
+        &self,
+        settlements: impl IntoIterator<Item = &'a Settlement>,
+        lost: &[Uuid],
+        now: i64,
+    ) {
+        self.tell(settlements.into_iter().map(|settlement| {
             let row = settlement.lease.row;
             (sequence_of(row), if lost.contains(&row) { Fate::Lost } else { fate(settlement, now) })
         }));

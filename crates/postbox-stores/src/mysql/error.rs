@@ -22,6 +22,12 @@ const CHANGED: u16 = 1020;
 /// A key that is there already.
 pub(super) const DUPLICATE: u16 = 1062;
 
+/// Whether a lock was waited for in vain.
+pub(super) fn is_lock_wait(error: &StoreError) -> bool {
+    let number = || error_number(std::error::Error::source(error)?.downcast_ref::<sqlx::Error>()?);
+    number() == Some(LOCK_WAIT)
+}
+
 /// Says what a driver error means for the caller, and keeps it as the cause.
 pub fn classify(error: sqlx::Error) -> StoreError {
     use StoreErrorKind::{Conflict, Connection, Refused};

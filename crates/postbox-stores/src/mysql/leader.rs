@@ -260,7 +260,8 @@ impl Inner {
 /// Rows that are charged by one statement.
 const PART: usize = 512;
 
-/// Charges what a reign has left in flight one attempt each, and has it look like leases that ran out; answers how much that was.
+/// Charges what a reign has left in flight one attempt each, and has it look like leases that ran out; answers how much that was. Rows that an
+/// outsider has locked are left out.
 async fn charge(
     connection: &mut MySqlConnection,
     owners: &Owners,
@@ -277,8 +278,15 @@ async fn charge(
     let (Some(written), Some(to), true) = (written, to, current) else { return Ok(0) };
     let mut charged = 0;
     for part in window::read(&written).chunks(PART) {
-        let sql = with_list(&owners.left_behind, part.len());
-        let charge = bind_list(sqlx::query(AssertSqlSafe(sql)), part).bind(at(to)).execute(&mut *connection);
+        let look = bind_list(sqlx::query(AssertSqlSafe(with_list(&owners.in_flight, part.len()))), part);
+        let rows = within(OPERATION_LIMIT, look.bind(at(to)).fetch_all(&mut *connection)).await?;
+        let free: Vec<i64> =
+            rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>().map_err(classify)?;
+        if free.is_empty() {
+            continue;
+        }
+        let charge = sqlx::query(AssertSqlSafe(with_list(&owners.left_behind, free.len())));
+        let charge = bind_list(charge, &free).execute(&mut *connection);
         charged += within(OPERATION_LIMIT, charge).await?.rows_affected();
     }
     Ok(charged)

@@ -13,6 +13,7 @@ use super::clause::{bind_list, with_list};
 use super::clock::{at, micros, span};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken, Tries};
+use super::settling::change_held;
 use super::store::{Inner, Opened};
 use crate::cursor::START;
 use crate::letters::{self, PAGE, SUSPECT_WAIT};
@@ -104,10 +105,19 @@ impl Inner {
         let mut sorted: Vec<&(Lease, LetterVerdict)> = letters.iter().collect();
         sorted.sort_unstable_by_key(|(lease, _)| sequence_of(lease.row));
         let (held, settle) = (&opened.statements.held_letters, &opened.statements.settle_letters);
-        let lost = self
-            .fenced(held, settle, letters::verdicts(sorted), letters.iter().map(|(lease, _)| lease))
-            .await?;
-        Ok(lost.into_iter().map(|lease| lease.row).collect())
+        let (document, mut tries) = (letters::verdicts(sorted), Tries::new());
+        let found = loop {
+            let mut link = self.settles.take().await?;
+            match change_held(&mut link, held, settle, &document).await {
+                Ok(found) => {
+                    link.keep();
+                    break found;
+                }
+                Err(error) => tries.again(link, error).await?,
+            }
+        };
+        let rows = letters.iter().map(|(lease, _)| lease.row);
+        Ok(rows.filter(|row| !found.contains(&sequence_of(*row))).collect())
     }
 
     pub(super) async fn redrive(&self, request: &Redrive) -> Result<u64, StoreError> {

@@ -44,6 +44,7 @@ mod admin;
 mod beside;
 mod browse;
 mod builder;
+mod busy;
 mod claim;
 mod clause;
 mod clock;

@@ -4,20 +4,22 @@
 //! Rows that are locked are left alone: hot ones belong to the process that wrote them, and those whose lease ran out, or
 //! that a predecessor left behind, are claimed one by one, by lease.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
-use postbox_core::store::{Lease, Settlement, Token, Verdict};
+use postbox_core::store::{Lease, Settled, Settlement, Token, Verdict};
 use postbox_core::{StoreError, StoreErrorKind};
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use super::clause::{bind_list, with_list};
 use super::clock::at;
-use super::error::{classify, within};
+use super::error::{classify, is_lock_wait, within};
 use super::history;
 use super::link::{OPERATION_LIMIT, Taken, Tries, say};
+use super::settling::keys_of;
 use super::statements::CONTENT;
 use super::store::Inner;
 use super::window::Window;
@@ -100,18 +102,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes what became of an owner's rows; answers those that are not its own any more.
+    /// Writes what became of an owner's rows; answers those that are not its own any more, and those that somebody else has locked.
     pub(super) async fn settle_own(
         &self,
         own: &Own,
         settlements: Vec<&Settlement>,
-    ) -> Result<Vec<Uuid>, StoreError> {
+    ) -> Result<Settled, StoreError> {
         // Rows of one reign have one fence.
         let mut reigns: BTreeMap<&str, Vec<&Settlement>> = BTreeMap::new();
         for settlement in settlements.iter().copied().filter(|s| !needs_no_write(s)) {
             reigns.entry(&settlement.lease.token).or_default().push(settlement);
         }
-        let mut lost = Vec::new();
+        let mut settled = Settled::default();
         for (before, (token, settlements)) in reigns.iter().enumerate() {
             let part = self.settle_reign(own, epoch_of(token), settlements).await.inspect_err(|_| {
                 // What was settled before it comes again, and is as it was left then.
@@ -119,13 +121,16 @@ impl Inner {
                     self.unsure.store(true, Ordering::Relaxed);
                 }
             })?;
-            lost.extend(part);
+            settled.lost.extend(part.lost);
+            settled.busy.extend(part.busy);
         }
-        self.unsure.store(false, Ordering::Relaxed);
+        if settled.busy.is_empty() {
+            self.unsure.store(false, Ordering::Relaxed);
+        }
         // When nothing of it comes again, and not before: what is in flight no more may be read at once, and a settle that is
         // repeated would end its next flight.
-        self.let_go(settlements.iter().map(|s| &s.lease));
-        Ok(lost)
+        self.let_go(settlements.iter().map(|s| &s.lease).filter(|lease| !settled.busy.contains(&lease.row)));
+        Ok(settled)
     }
 
     async fn settle_reign(
@@ -133,19 +138,19 @@ impl Inner {
         own: &Own,
         epoch: i64,
         settlements: &[&Settlement],
-    ) -> Result<Vec<Uuid>, StoreError> {
-        let mut arrived = all_arrived(settlements);
-        let mut tries = Tries::new();
+    ) -> Result<Settled, StoreError> {
+        let (mut rest, mut arrived) = (Cow::Borrowed(settlements), all_arrived(settlements));
+        let (mut busy, mut tries): (HashSet<i64>, _) = (HashSet::new(), Tries::new());
         loop {
             let mut link = self.settles.take().await?;
             let settled = match &arrived {
                 Some(groups) => self.settle_arrived(&mut link, own, epoch, groups).await,
-                None => self.settle_each(&mut link, own, epoch, settlements).await.map(Some),
+                None => self.settle_each(&mut link, own, epoch, &rest).await.map(Some),
             };
             match settled {
                 Ok(Some(lost)) => {
                     link.keep();
-                    return Ok(lost);
+                    return Ok(Settled { lost, busy: keys_of(&busy) });
                 }
                 // Some were not as they had been read: which, is for the longer way to find out.
                 Ok(None) => {
@@ -157,7 +162,14 @@ impl Inner {
                     if error.kind() == StoreErrorKind::Connection {
                         self.unsure.store(true, Ordering::Relaxed);
                     }
+                    let waited = is_lock_wait(&error);
                     tries.again(link, error).await?;
+                    if waited {
+                        let rows = rest.iter().map(|one| sequence_of(one.lease.row)).collect();
+                        busy.extend(self.busy(rows).await?);
+                        rest.to_mut().retain(|one| !busy.contains(&sequence_of(one.lease.row)));
+                        arrived = arrived.and_then(|_| all_arrived(&rest));
+                    }
                 }
             }
         }

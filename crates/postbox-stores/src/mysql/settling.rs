@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::clause::{bind_list, with_list};
 use super::clock::from_micros;
-use super::error::{classify, within};
+use super::error::{classify, is_lock_wait, within};
 use super::history;
 use super::link::{OPERATION_LIMIT, Taken, Tries};
 use super::store::{Inner, Opened};
@@ -35,7 +35,9 @@ impl Inner {
                 settlements.iter().filter(|one| !is_owned(&one.lease)).cloned().collect();
             settled = self.settle_leased(opened, &leased).await?;
         }
-        settled.lost.extend(self.settle_own(own, owned).await?);
+        let part = self.settle_own(own, owned).await?;
+        settled.lost.extend(part.lost);
+        settled.busy.extend(part.busy);
         Ok(settled)
     }
 
@@ -44,21 +46,23 @@ impl Inner {
         opened: &Opened,
         settlements: &[Settlement],
     ) -> Result<Settled, StoreError> {
-        let lost: Vec<Uuid> = match (claims_of(settlements), &opened.statements.gone) {
+        let settled = match (claims_of(settlements), &opened.statements.gone) {
             (Some(claims), None) => self.settle_delivered(opened, claims).await?,
             (claims, Some(gone)) => self.settle_gone(opened, gone, settlements, claims).await?,
             (None, None) => {
                 let document = self.document(settlements);
                 let statements = &opened.statements;
                 let leases = settlements.iter().map(|settlement| &settlement.lease);
-                let lost = self.fenced(&statements.held, &statements.settle, document, leases).await?;
-                lost.iter().map(|lease| lease.row).collect()
+                let (lost, busy) =
+                    self.fenced(&statements.held, &statements.settle, document, leases).await?;
+                Settled { lost: lost.iter().map(|lease| lease.row).collect(), busy: keys_of(&busy) }
             }
         };
         if self.settings.order != Order::None {
-            self.news.settled(settlements, &lost, self.clock.now());
+            let told = settlements.iter().filter(|one| !settled.busy.contains(&one.lease.row));
+            self.news.settled(told, &settled.lost, self.clock.now());
         }
-        Ok(Settled { lost, ..Settled::default() })
+        Ok(settled)
     }
 
     /// Settlements for SQL, in the order in which rows are locked.
@@ -69,15 +73,16 @@ impl Inner {
         sorted.into_iter().map(|one| verdict(one, at)).collect::<Value>().to_string()
     }
 
-    /// Runs a statement about rows whose leases are still what they were, and answers which are not.
-    pub(super) async fn fenced<'a>(
+    /// Runs a statement about rows whose leases are still what they were; answers which are not, and which are left out, since somebody
+    /// else has locked them.
+    async fn fenced<'a>(
         &self,
         held: &str,
         change: &str,
-        document: String,
-        leases: impl Iterator<Item = &'a Lease>,
-    ) -> Result<Vec<&'a Lease>, StoreError> {
-        let mut tries = Tries::new();
+        mut document: String,
+        leases: impl Iterator<Item = &'a Lease> + Clone,
+    ) -> Result<(Vec<&'a Lease>, HashSet<i64>), StoreError> {
+        let (mut busy, mut tries): (HashSet<i64>, _) = (HashSet::new(), Tries::new());
         let found = loop {
             let mut link = self.settles.take().await?;
             match change_held(&mut link, held, change, &document).await {
@@ -85,10 +90,20 @@ impl Inner {
                     link.keep();
                     break found;
                 }
-                Err(error) => tries.again(link, error).await?,
+                Err(error) => {
+                    let waited = is_lock_wait(&error);
+                    tries.again(link, error).await?;
+                    if waited {
+                        let rows = leases.clone().map(|lease| sequence_of(lease.row)).collect();
+                        busy.extend(self.busy(rows).await?);
+                        document = without(&document, &busy);
+                    }
+                }
             }
         };
-        Ok(leases.filter(|lease| !found.contains(&sequence_of(lease.row))).collect())
+        let is_known = |sequence: i64| found.contains(&sequence) || busy.contains(&sequence);
+        let lost = leases.filter(|lease| !is_known(sequence_of(lease.row))).collect();
+        Ok((lost, busy))
     }
 
     /// Everything arrived: one statement for each claim, and its usual answer is a number.
@@ -96,14 +111,14 @@ impl Inner {
         &self,
         opened: &Opened,
         claims: Vec<(&Lease, Vec<i64>)>,
-    ) -> Result<Vec<Uuid>, StoreError> {
-        let mut lost = Vec::new();
+    ) -> Result<Settled, StoreError> {
+        let mut settled = Settled::default();
         for (lease, mut sequences) in claims {
             // Rows are locked in this order by everybody (hazard 18).
             sequences.sort_unstable();
-            let sql = with_list(&opened.statements.settle_delivered, sequences.len());
             let mut tries = Tries::new();
-            loop {
+            while !sequences.is_empty() {
+                let sql = with_list(&opened.statements.settle_delivered, sequences.len());
                 let mut link = self.settles.take().await?;
                 let settle = bind_list(sqlx::query(AssertSqlSafe(sql.as_str())), &sequences);
                 let settle = settle.bind(&*lease.token).bind(lease.attempts).execute(&mut link.connection);
@@ -111,7 +126,7 @@ impl Inner {
                     Ok(done) => {
                         if done.rows_affected() != sequences.len() as u64 {
                             let sql = &opened.statements.published;
-                            lost.extend(
+                            settled.lost.extend(
                                 not_settled(&mut link.connection, sql, &sequences, done.rows_affected())
                                     .await?,
                             );
@@ -119,11 +134,19 @@ impl Inner {
                         link.keep();
                         break;
                     }
-                    Err(error) => tries.again(link, error).await?,
+                    Err(error) => {
+                        let waited = is_lock_wait(&error);
+                        tries.again(link, error).await?;
+                        if waited {
+                            let busy = self.busy(sequences.clone()).await?;
+                            sequences.retain(|sequence| !busy.contains(sequence));
+                            settled.busy.extend(keys_of(&busy));
+                        }
+                    }
                 }
             }
         }
-        Ok(lost)
+        Ok(settled)
     }
 
     /// Rows of an owner have no lease of their own: they last as long as the table is its own.
@@ -141,13 +164,26 @@ impl Inner {
         let mut sorted: Vec<&Lease> = leases.iter().collect();
         sorted.sort_unstable_by_key(|lease| sequence_of(lease.row));
         let (statements, document) = (&opened.statements, fence(sorted.into_iter()));
-        let lost = self.fenced(&statements.held, &statements.extend, document, leases.iter()).await?;
+        // What somebody else has locked was not renewed, and is not lost.
+        let (lost, _) = self.fenced(&statements.held, &statements.extend, document, leases.iter()).await?;
         Ok(lost.into_iter().cloned().collect())
     }
 }
 
+/// The rows' keys.
+pub(super) fn keys_of(sequences: &HashSet<i64>) -> Vec<Uuid> {
+    sequences.iter().copied().map(key_of).collect()
+}
+
+/// A document for SQL, but for some of its rows.
+fn without(document: &str, busy: &HashSet<i64>) -> String {
+    let rows: Vec<Value> = serde_json::from_str(document).unwrap_or_default();
+    let stays = |row: &Value| row[0].as_i64().is_none_or(|sequence| !busy.contains(&sequence));
+    rows.into_iter().filter(stays).collect::<Value>().to_string()
+}
+
 /// Locks what is still held, and changes it; answers which that was.
-async fn change_held(
+pub(super) async fn change_held(
     link: &mut Taken<'_>,
     held: &str,
     change: &str,
@@ -247,21 +283,33 @@ impl Inner {
         opened: &Opened,
         gone: &Gone,
         settlements: &[Settlement],
-        claims: Option<Claims<'_>>,
-    ) -> Result<Vec<Uuid>, StoreError> {
-        let mut tries = Tries::new();
+        mut claims: Option<Claims<'_>>,
+    ) -> Result<Settled, StoreError> {
+        let mut rest: Vec<&Settlement> = settlements.iter().collect();
+        let (mut busy, mut tries): (HashSet<i64>, _) = (HashSet::new(), Tries::new());
         loop {
             let mut link = self.settles.take().await?;
             let settled = match &claims {
                 Some(claims) => gone_delivered(&mut link, gone, claims).await,
-                None => self.gone_mixed(&mut link, opened, gone, settlements).await,
+                None => self.gone_mixed(&mut link, opened, gone, &rest).await,
             };
             match settled {
                 Ok(lost) => {
                     link.keep();
-                    return Ok(lost);
+                    return Ok(Settled { lost, busy: keys_of(&busy) });
                 }
-                Err(error) => tries.again(link, error).await?,
+                Err(error) => {
+                    let waited = is_lock_wait(&error);
+                    tries.again(link, error).await?;
+                    if waited {
+                        let rows = rest.iter().map(|one| sequence_of(one.lease.row)).collect();
+                        busy.extend(self.busy(rows).await?);
+                        rest.retain(|one| !busy.contains(&sequence_of(one.lease.row)));
+                        for (_, sequences) in claims.iter_mut().flatten() {
+                            sequences.retain(|sequence| !busy.contains(sequence));
+                        }
+                    }
+                }
             }
         }
     }
@@ -272,7 +320,7 @@ impl Inner {
         link: &mut Taken<'_>,
         opened: &Opened,
         gone: &Gone,
-        settlements: &[Settlement],
+        settlements: &[&Settlement],
     ) -> Result<Vec<Uuid>, StoreError> {
         let mut sorted: Vec<&Lease> = settlements.iter().map(|settlement| &settlement.lease).collect();
         sorted.sort_unstable_by_key(|lease| sequence_of(lease.row));
@@ -284,6 +332,7 @@ impl Inner {
         let is_held = |settlement: &&Settlement| held.contains(&sequence_of(settlement.lease.row));
         let (delivered, rest): (Vec<&Settlement>, Vec<&Settlement>) = settlements
             .iter()
+            .copied()
             .filter(is_held)
             .partition(|settlement| settlement.verdict == Verdict::Delivered);
         let delivered: Vec<i64> =
@@ -314,7 +363,7 @@ async fn gone_delivered(
         link.begin().await?;
     }
     let mut lost = Vec::new();
-    for (lease, sequences) in claims {
+    for (lease, sequences) in claims.iter().filter(|(_, sequences)| !sequences.is_empty()) {
         let mut sequences = sequences.clone();
         sequences.sort_unstable();
         let mut changed = 0;

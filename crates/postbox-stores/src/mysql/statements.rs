@@ -33,7 +33,10 @@ pub(super) struct Statements {
     pub(super) verify_blocking: String,
     pub(super) verify_skipping: String,
     pub(super) settle_delivered: String,
+    /// Which of some rows are there, and when they were published.
     pub(super) published: String,
+    /// Which of them nobody else has locked; they are locked now.
+    pub(super) free: String,
     pub(super) held: String,
     pub(super) settle: String,
     pub(super) extend: String,
@@ -68,9 +71,11 @@ pub(super) struct Owners {
     pub(super) others: String,
     pub(super) share: String,
     pub(super) unshare: String,
-    /// What the last owner had in flight.
+    /// What the last owner had in flight, as it wrote it down.
     pub(super) window: String,
-    /// Charges an attempt for it.
+    /// Which of these rows still are, locked, as far as nobody else has locked them.
+    pub(super) in_flight: String,
+    /// Charges an attempt for those.
     pub(super) left_behind: String,
     /// Begins a window.
     pub(super) reign: String,
@@ -91,13 +96,20 @@ impl Owners {
                 "UPDATE {{relay}} SET shared_by = NULL, shared_until = NULL WHERE tbl = ? AND shared_by = ?",
             ),
             window: base.fill("SELECT epoch, win, win_to FROM {{window}} WHERE tbl = ? FOR UPDATE"),
-            // They look like leases that ran out long ago, so that they are claimed one by one. What was put off since, or is somebody's,
-            // was not in flight.
+            // What was put off since, or is somebody's, was not in flight. What an outsider has locked keeps nobody from taking over: it
+            // waits like any other, and its last owner settles it no more.
+            in_flight: base.fill(
+                "SELECT sequence FROM {{table}} FORCE INDEX (PRIMARY)
+                 WHERE sequence IN (<in>) AND available_at <= ?
+                   AND published_at IS NULL AND dead_at IS NULL AND locked_at IS NULL
+                 FOR UPDATE SKIP LOCKED",
+            ),
+            // They look like leases that ran out long ago, so that they are claimed one by one.
             left_behind: base.fill(
                 "UPDATE {{table}} FORCE INDEX (PRIMARY)
-                 SET locked_at = '1970-01-01 00:00:01', locked_by = 'left behind', attempts = GREATEST(attempts, 0) + 1
-                 WHERE sequence IN (<in>) AND available_at <= ?
-                   AND published_at IS NULL AND dead_at IS NULL AND locked_at IS NULL",
+                 SET locked_at = '1970-01-01 00:00:01', locked_by = 'left behind',
+                     attempts = LEAST(GREATEST(attempts, 0), 2147483646) + 1
+                 WHERE sequence IN (<in>)",
             ),
             reign: base.fill(
                 "INSERT INTO {{window}} (tbl, epoch) VALUES (?, ?) ON DUPLICATE KEY UPDATE epoch = ?, win = NULL, win_to = NULL",
@@ -179,6 +191,9 @@ impl Statements {
             verify_skipping: verify(" AND dead_at IS NULL"),
             settle_delivered: base.fill(include_str!("sql/settle_delivered.sql")),
             published: base.fill("SELECT sequence, published_at FROM {{table}} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>)"),
+            free: base.fill(
+                "SELECT sequence FROM {{table}} FORCE INDEX (PRIMARY) WHERE sequence IN (<in>) FOR UPDATE SKIP LOCKED",
+            ),
             held: base.fill(include_str!("sql/held.sql")),
             settle: base.fill(include_str!("sql/settle.sql")),
             extend: base.fill(include_str!("sql/extend.sql")),
@@ -296,6 +311,7 @@ mod tests {
                 (&s.lease, key, false),
                 (&s.bury, key, false),
                 (&s.settle_delivered, key, false),
+                (&s.free, key, false),
                 (&s.held, key, false),
                 (&s.settle, key, false),
                 (&s.extend, key, false),
@@ -305,6 +321,7 @@ mod tests {
                 (&own.delivered[0], key, false),
                 (&own.held, key, false),
                 (&own.settle, key, false),
+                (&owners.in_flight, key, false),
                 (&owners.left_behind, key, false),
                 (&s.ahead, "org_outbox_unpublished_by_sequence", false),
                 (&s.verify_blocking, "org_outbox_unpublished_by_aggregate", false),

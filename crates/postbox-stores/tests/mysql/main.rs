@@ -8,6 +8,7 @@ mod migrations;
 #[path = "../common/open.rs"]
 mod open;
 mod order;
+mod outsiders;
 mod owner;
 mod subject;
 

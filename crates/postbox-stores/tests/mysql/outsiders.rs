@@ -1,0 +1,91 @@
+//! Somebody else has locked a row, as an open session of an operator does: that holds up nothing but this row.
+
+use std::time::Duration;
+
+use postbox_core::redact::Summary;
+use postbox_core::store::{Lease, Verdict};
+use postbox_core::{EventId, Store as _};
+use postbox_testkit::suite::owner::OwnerSubject as _;
+use postbox_testkit::suite::{
+    Subject as _, claim, claim_in_turn, enqueue, events, published, settle_all, state,
+};
+use sqlx::{MySql, Transaction};
+
+use crate::subject::{Shape, Table};
+
+const RENEWED: &str = "locked_at > UTC_TIMESTAMP(6) - INTERVAL 10 MINUTE";
+
+async fn lock(table: &Table, id: EventId) -> Transaction<'static, MySql> {
+    let mut tx = table.pool.begin().await.unwrap();
+    let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE event_id = ? FOR UPDATE").bind(id.0);
+    lock.fetch_one(&mut *tx).await.unwrap();
+    tx
+}
+
+/// What the last owner had in flight is charged, as far as nobody has locked it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_locked_row_prevents_no_take_over() {
+    let table = Table::new(Shape::Migrated).await;
+    let ids = enqueue(&table, events(2)).await;
+    let dying = table.store(true);
+    assert_eq!(claim(&dying, 10).await.rows.len(), 2);
+    let tx = lock(&table, ids[0]).await;
+    table.end_reign().await;
+    let next = claim_in_turn(&table.store(true), 10).await;
+    let found: Vec<EventId> = next.rows.iter().map(|row| row.delivery.meta.event_id).collect();
+    assert_eq!((found, next.suspects), (vec![ids[0]], true), "it waits like any other");
+    assert_eq!(table.count("locked_by = 'left behind' AND attempts = 1").await, 1);
+    tx.rollback().await.unwrap();
+}
+
+/// A settle waits for it as long as the server lets it, then settles the others, and says which it is.
+async fn others_are_settled(shape: Shape, single_active: bool) {
+    let table = Table::new(shape).await;
+    let later = Verdict::Retry { after: Duration::from_hours(1), reason: Summary::new("no", 64) };
+    for last in [Verdict::Delivered, later] {
+        let store = table.store(single_active);
+        let ids = enqueue(&table, events(3)).await;
+        let claimed = claim_in_turn(&store, 10).await;
+        let mut settlements = settle_all(&claimed, &Verdict::Delivered);
+        assert_eq!(settlements.len(), 3);
+        settlements[2].verdict = last;
+        let tx = lock(&table, ids[0]).await;
+        let settled = store.settle(&settlements).await.unwrap();
+        assert_eq!((settled.lost, settled.busy), (vec![], vec![settlements[0].lease.row]), "{shape:?}");
+        assert!(state(&table, ids[1]).await.published && !state(&table, ids[0]).await.published);
+        tx.rollback().await.unwrap();
+        let settled = store.settle(&settlements[..1]).await.unwrap();
+        assert!(settled.lost.is_empty() && settled.busy.is_empty(), "{shape:?}: {settled:?}");
+        published(&table, ids[0]).await;
+        store.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_locked_row_keeps_no_other_of_an_owner_from_being_settled() {
+    tokio::join!(others_are_settled(Shape::Migrated, true), others_are_settled(Shape::Moving, true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_locked_row_keeps_no_other_that_is_leased_from_being_settled() {
+    tokio::join!(others_are_settled(Shape::Migrated, false), others_are_settled(Shape::Moving, false));
+}
+
+/// Leases are renewed by one statement.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_locked_row_keeps_no_lease_from_being_renewed() {
+    let table = Table::new(Shape::Leasing).await;
+    let ids = enqueue(&table, events(3)).await;
+    let store = table.store(false);
+    let rows = claim(&store, 10).await.rows;
+    for id in &ids {
+        table.expire_lease(*id).await;
+    }
+    let leases: Vec<Lease> = rows.into_iter().map(|row| row.lease).collect();
+    let tx = lock(&table, ids[0]).await;
+    assert_eq!(store.extend(leases.clone()).await.unwrap(), [], "none is lost");
+    assert_eq!(table.count(RENEWED).await, 2, "the others");
+    tx.rollback().await.unwrap();
+    assert_eq!(store.extend(leases).await.unwrap(), []);
+    assert_eq!(table.count(RENEWED).await, 3);
+}
