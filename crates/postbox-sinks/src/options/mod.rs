@@ -119,15 +119,3 @@ impl fmt::Display for Secret {
         f.write_str(MASK)
     }
 }
-
-/// Checks that every option which an error lists is in the book: on the sink's own page, or on that of all sinks.
-#[cfg(test)]
-#[allow(dead_code, reason = "without any feature there is no sink that has a page")]
-pub(crate) fn assert_documented(error: &str, page: &str) {
-    let chapter = include_str!("../../../../docs/book/sinks.md");
-    let names = error.split("; there is ").nth(1).unwrap_or_else(|| panic!("no options in {error}"));
-    for name in names.split(", ") {
-        let cell = format!("`{name}`");
-        assert!(page.contains(&cell) || chapter.contains(&cell), "{name} is not in the book");
-    }
-}
