@@ -30,7 +30,8 @@ impl<D: InboxDriver> Consumer<D> {
                 return Err(DispatchError::unavailable(error).with_code(code));
             }
         }
-        let run = AssertUnwindSafe(self.handler.handle(&mut tx, message)).catch_unwind();
+        // Called inside, since it may panic before there is anything to wait for.
+        let run = AssertUnwindSafe(async { self.handler.handle(&mut tx, message).await }).catch_unwind();
         let failed = match timeout(self.timeout, run).await {
             Ok(Ok(Ok(()))) => return self.commit(tx, message).await,
             Ok(Ok(Err(error))) => error.into_dispatch_error(),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::ParseIntError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use postbox_core::{Code, DispatchError, MessageId, MessageIdError};
@@ -59,6 +60,8 @@ pub(crate) enum Unknown {
         Code::MessageIdInvalid
     )]
     Unnumbered(#[source] ParseIntError),
+    #[error("{}: the function of `Identify::by` panicked: {panic}", Code::MessageIdInvalid)]
+    Panicked { panic: String },
     #[error(transparent)]
     Invalid(#[from] MessageIdError),
 }
@@ -104,7 +107,7 @@ impl Identify {
         Rule::Position.into()
     }
 
-    /// Whatever the function makes of the message.
+    /// Whatever the function makes of the message. An error, or a panic, makes it a dead letter.
     pub fn by(rule: impl Fn(&Envelope) -> Result<MessageId, MessageIdError> + Send + Sync + 'static) -> Self {
         Rule::Custom(Arc::new(rule)).into()
     }
@@ -145,7 +148,11 @@ impl Identify {
                 }
             },
             Rule::Position => "no place at its broker".to_owned(),
-            Rule::Custom(rule) => return Ok(rule(message)?),
+            // One message that it did not expect must not end the whole run, again and again.
+            Rule::Custom(rule) => match catch_unwind(AssertUnwindSafe(|| rule(message))) {
+                Ok(made) => return Ok(made?),
+                Err(panic) => return Err(Unknown::Panicked { panic: postbox_core::panic::message(&*panic) }),
+            },
         };
         match &message.position {
             Some(position) if self.or_position => Ok(MessageId::new(position.as_str())?),
@@ -274,6 +281,17 @@ mod tests {
             let error = id(&Identify::composite().or_position(), &headers).unwrap_err();
             assert!(error.starts_with("OUTBOX_MESSAGE_ID_INVALID: "), "{error}");
         }
+    }
+
+    #[test]
+    fn a_function_that_panics_refuses_its_message_and_no_other() {
+        let second = Identify::by(|message| MessageId::new(message.headers[1].1.as_str()));
+        let error = id(&second, &[("ce_id", "7")]).unwrap_err();
+        assert!(
+            error.starts_with("OUTBOX_MESSAGE_ID_INVALID: the function of `Identify::by` panicked"),
+            "{error}"
+        );
+        assert_eq!(id(&second, &[("a", "1"), ("ce_id", "7")]).unwrap(), "7");
     }
 
     fn identify_all(identify: &Identify, messages: &[[(&str, &str); 5]]) -> Vec<MessageId> {

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::consumer::pull::{MessagesErrorKind, Stream};
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer};
 use async_nats::jetstream::context::PublishError;
 use async_nats::jetstream::message::AckKind;
 use async_nats::jetstream::{self, Context};
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// # }
 /// ```
 ///
-/// Its `ack_policy` must be explicit, which is the default. While a message is worked on, the server is told so at every third of `ack_wait`. The client
+/// Its `ack_policy` must be explicit, which is the default: another one is refused. While a message is worked on, the server is told so at every third of `ack_wait`. The client
 /// finds its server again by itself. Set no `max_deliver`, unless what was delivered so often may be lost: JetStream drops it.
 pub struct NatsSource {
     context: Context,
@@ -88,6 +88,14 @@ impl Source for NatsSource {
     type Incoming = NatsIncoming;
 
     async fn open(&mut self, at_once: usize) -> Result<(), SourceError> {
+        let info = self.consumer.cached_info();
+        if info.config.ack_policy != AckPolicy::Explicit {
+            // A message would count as done with a later one, or before anybody has it.
+            return Err(SourceError::of(format!(
+                "the consumer {:?} of JetStream does not acknowledge each message for itself: make it with AckPolicy::Explicit",
+                info.name
+            )));
+        }
         self.at_once = at_once;
         self.messages().await.map(drop)
     }

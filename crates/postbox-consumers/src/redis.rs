@@ -228,7 +228,11 @@ impl Source for RedisSource {
             match found {
                 Ok(found) => self.take(found),
                 Err(error) if error.code() == Some("NOGROUP") => {
-                    return Err(SourceError::new("no more entries of Redis", error));
+                    let Place { stream, group, .. } = &*self.place;
+                    let make = format!("XGROUP CREATE {stream} {group} 0 MKSTREAM");
+                    let text =
+                        format!("Redis has no group {group:?} of the stream {stream:?}: make it with {make}");
+                    return Err(SourceError::new(text, error));
                 }
                 Err(error) => {
                     tracing::warn!(%error, stream = self.place.stream, "no entries of Redis for now");

@@ -16,9 +16,9 @@ use crate::consumer::Consumer;
 use crate::source::{Incoming, Source, SourceError};
 use crate::work::Ending;
 
-/// How long a stop waits for the broker to know that no more is taken: one that is away may never answer, and what it is not told it
-/// finds out when the connection ends.
-const LONGEST_HALT: Duration = Duration::from_secs(10);
+/// How long a stop waits for the broker to know that no more is taken, and for dead letters that are under way: one that is away may never
+/// answer, and what it is not told it finds out when the connection ends.
+pub(crate) const LONGEST_HALT: Duration = Duration::from_secs(10);
 
 /// What a run did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

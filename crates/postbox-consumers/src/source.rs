@@ -95,6 +95,9 @@ pub trait Incoming: Send + Sync {
     fn has_dead_letters(&self) -> bool;
 
     /// Puts it to the dead letters; done when the broker has confirmed it.
+    ///
+    /// # Cancel safety
+    /// Dropped some seconds after a stop: the message is given back then, and may be at the dead letters all the same.
     fn bury(&self, letter: &DeadLetter<'_>) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 

@@ -10,6 +10,7 @@ use tokio::time::{MissedTickBehavior, interval_at, sleep};
 
 use crate::consumer::Consumer;
 use crate::message::{Envelope, Message};
+use crate::run::LONGEST_HALT;
 use crate::source::{DeadLetter, Incoming, SourceError};
 
 /// What became of a message.
@@ -103,7 +104,12 @@ impl<D: InboxDriver> Consumer<D> {
         let mut attempts = 0;
         loop {
             let refused = if incoming.has_dead_letters() {
-                incoming.bury(&letter).await.err()
+                tokio::select! {
+                    biased;
+                    buried = incoming.bury(&letter) => buried.err(),
+                    // A broker that is blocked says nothing for as long as it is.
+                    () = stopped_for(LONGEST_HALT, stop) => return Ending::GivenBack,
+                }
             } else {
                 Some(SourceError::of("the source has no place for dead letters"))
             };
@@ -141,6 +147,13 @@ async fn keep<I: Incoming, D: InboxDriver>(incoming: &I, consumer: &Consumer<D>)
             tracing::warn!(consumer = %consumer.name, error = chain(&error), "a message could not be kept");
         }
     }
+}
+
+/// Comes back when the consumer is to stop and so long has passed since.
+async fn stopped_for(time: Duration, stop: &mut watch::Receiver<bool>) {
+    // Without a sender nobody waits for the end of it any more.
+    let _ = stop.wait_for(|stop| *stop).await;
+    sleep(time).await;
 }
 
 /// Waits; true if the consumer is to stop, at once then.

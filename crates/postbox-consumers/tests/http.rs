@@ -14,8 +14,8 @@ use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use common::{Effects, Shop, consumer, order};
-use postbox_consumers::Webhook;
-use postbox_core::{Delivery, DispatchErrorKind, Dispatcher as _};
+use postbox_consumers::{Handler, Message, Webhook};
+use postbox_core::{Delivery, DispatchErrorKind, Dispatcher as _, HandlerResult, OutboxTransaction};
 use postbox_sinks::{HttpSink, Options};
 use postbox_stores::sqlite::SqlxSqlite;
 
@@ -131,6 +131,29 @@ async fn the_sender_is_told_what_to_do() {
     sqlx::query("ALTER TABLE stock_inbox RENAME TO gone").execute(&receiver.shop.pool).await.unwrap();
     assert!(matches!(receiver.send(&waiting).await, Err(DispatchErrorKind::Retry(Some(_)))));
     assert_eq!(receiver.effects.runs(&waiting), 0);
+}
+
+/// Panics when it is called, not when it is waited for.
+struct Hasty;
+
+impl Handler<SqlxSqlite> for Hasty {
+    fn handle(
+        &self,
+        _: &mut OutboxTransaction<SqlxSqlite>,
+        message: &Message,
+    ) -> impl Future<Output = HandlerResult> + Send {
+        assert!(message.key.is_some(), "a message without a key");
+        std::future::ready(Ok(()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_that_panics_before_it_waits_has_failed_like_any_other() {
+    let shop = Shop::open().await;
+    let hook = Webhook::unsigned(shop.consumer_of(Hasty));
+    let request = axum::http::Request::post("/hooks").header("webhook-id", "m").body(Body::from("{}"));
+    let answer = hook.receive(request.unwrap()).await;
+    assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
 }
 
 /// Headers and body of a request.

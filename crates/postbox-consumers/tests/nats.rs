@@ -274,3 +274,32 @@ async fn what_is_given_back_comes_to_the_next_at_once() {
     running.shutdown().await.unwrap();
     assert_eq!(nats.left().await, 0);
 }
+
+/// A broker that takes no dead letters just now, and does not say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burial_without_an_end_does_not_hold_up_a_stop_for_ever() {
+    let nats = postbox_testkit::broker_or_skip!(Nats::new().await);
+    let (shop, effects) = (common::Shop::open().await, common::Effects::default());
+    let order = common::order(0, r#","reject":true"#);
+    nats.send(std::slice::from_ref(&order), 0, &[]).await;
+    let (source, probe) = common::Probed::around(nats.source(Dead::Here).await, common::Fault::NeverBuries);
+    let running = common::consumer(&shop, &effects).spawn(source);
+    postbox_testkit::eventually("a burial", common::PATIENCE, async || probe.burials() == 1).await;
+    let report = tokio::time::timeout(common::PATIENCE, running.shutdown()).await.expect("an end").unwrap();
+    assert_eq!((report.dead, report.given_back, nats.left().await), (0, 1, 1));
+}
+
+/// All that came before a message would be acknowledged with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_of_another_ack_policy_is_refused() {
+    let nats = postbox_testkit::broker_or_skip!(Nats::new().await);
+    let (shop, effects) = (common::Shop::open().await, common::Effects::default());
+    // A work queue has none of them.
+    let stream = nats.jetstream.get_stream(format!("{}-dead", nats.name)).await.unwrap();
+    let ack_policy = jetstream::consumer::AckPolicy::All;
+    let config = pull::Config { durable_name: Some("all".to_owned()), ack_policy, ..Default::default() };
+    let source = NatsSource::new(nats.jetstream.clone(), stream.create_consumer(config).await.unwrap());
+    let ended = common::consumer(&shop, &effects).run(source, std::future::pending()).await;
+    let error = ended.unwrap_err().to_string();
+    assert!(error.contains("\"all\"") && error.contains("AckPolicy::Explicit"), "{error}");
+}

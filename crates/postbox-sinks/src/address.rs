@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::options::{Options, Secret};
+use crate::options::{Options, Reader, Secret};
 use crate::url::{SinkError, default_port};
 
 /// The URL of a broker: `scheme://user:password@host:port,host:port/path?option=value`.
@@ -81,6 +81,13 @@ impl Address {
         Ok(address)
     }
 
+    /// Takes user and password out: those of the URL, or the options `user` and `password`. In both places they are a mistake.
+    pub fn take_login(&mut self, options: &mut Reader) -> (Option<String>, Option<Secret>) {
+        let user = (self.user.take(), options.text("user"));
+        let password = (self.password.take(), options.secret("password"));
+        (one_of("user", user, options), one_of("password", password, options))
+    }
+
     /// The port where none is named: the one of its scheme.
     pub fn default_port(&self) -> u16 {
         default_port(&self.scheme).unwrap_or_default()
@@ -106,6 +113,14 @@ impl fmt::Display for Address {
         }
         if self.path.is_empty() { Ok(()) } else { write!(f, "/{}", self.path) }
     }
+}
+
+/// What the URL says, or the option.
+fn one_of<T>(name: &str, (url, option): (Option<T>, Option<T>), options: &mut Reader) -> Option<T> {
+    if url.is_some() && option.is_some() {
+        options.problem(name, "is given, and in the URL too", "keep one of the two");
+    }
+    url.or(option)
 }
 
 fn host_of(text: &str) -> Result<Host, String> {
@@ -182,6 +197,27 @@ mod tests {
         assert_eq!(format!("{options:?}"), r#"{"acks": "all", "flag": "true", "timeout": "5s", "x": " "}"#);
         let address = Address::parse("nats://h", &mut Options::new()).unwrap();
         assert_eq!((address.user, address.password, address.path.as_str()), (None, None, ""));
+    }
+
+    #[test]
+    fn a_login_is_in_the_url_or_in_the_options() {
+        let login = |url: &str, mut options: Options| {
+            let mut address = Address::parse(url, &mut options).unwrap();
+            let mut options = Reader::new(url, options);
+            let login = address.take_login(&mut options);
+            options.finish().map(|()| login).map_err(|error| error.to_string())
+        };
+        let both = Ok((Some("me".to_owned()), Some(Secret::new("Zq9"))));
+        let options = || Options::new().set("user", "me").set("password", "Zq9");
+        assert_eq!(login("nats://me:Zq9@h", Options::new()), both);
+        assert_eq!(login("nats://h", options()), both);
+        assert_eq!(login("nats://me@h?password=Zq9", Options::new()), both);
+        assert_eq!(login("nats://h", Options::new()), Ok((None, None)));
+        let text = login("nats://me:Zq9@h", options()).unwrap_err();
+        for name in ["user", "password"] {
+            assert!(text.contains(&format!("option {name} is given, and in the URL too")), "{text}");
+        }
+        assert!(!text.contains("Zq9"), "{text}");
     }
 
     #[test]

@@ -312,6 +312,26 @@ mod tests {
         assert_eq!(["amqp", "amqps", "file"].map(default_port), [Some(5672), Some(5671), None]);
     }
 
+    /// On its own page, which has the name of its feature, or on that of all sinks.
+    #[test]
+    fn the_book_has_every_option() {
+        let page = |name: &str| {
+            let path = format!("{}/../../docs/book/{name}.md", env!("CARGO_MANIFEST_DIR"));
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+        };
+        let chapter = page("sinks");
+        for known in KNOWN.iter().filter(|known| known.built) {
+            let own = page(&format!("sinks/{}", known.feature));
+            let url = format!("{}://host", known.schemes[0].0);
+            let text = AnySink::new(&url, Options::new().set("no_such", "1")).unwrap_err().to_string();
+            let names = text.split("; there is ").nth(1).unwrap_or_else(|| panic!("no options in {text}"));
+            for name in names.split(", ") {
+                let cell = format!("`{name}`");
+                assert!(own.contains(&cell) || chapter.contains(&cell), "{url}: {name} is not in the book");
+            }
+        }
+    }
+
     #[test]
     fn options_that_a_sink_does_not_have_are_refused() {
         for url in ["file:x", "stdout:", "null:"] {

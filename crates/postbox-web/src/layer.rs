@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::MatchedPath;
+use axum::extract::{MatchedPath, OriginalUri};
 use axum::http::Request;
 use axum::http::request::Parts;
 use axum::response::{IntoResponse as _, Response};
@@ -226,9 +226,11 @@ impl<S: IdempotencyStore> Shared<S> {
                 return Err(Problem::new(ProblemKind::BodyUnreadable, detail));
             }
         };
-        let path = parts.extensions.get::<MatchedPath>().map_or(parts.uri.path(), MatchedPath::as_str);
+        // A nested router has cut off what stands before its own routes, and that may say which account or order it is.
+        let uri = parts.extensions.get::<OriginalUri>().map_or(&parts.uri, |whole| &whole.0);
+        let path = parts.extensions.get::<MatchedPath>().map_or(uri.path(), MatchedPath::as_str);
         let route = fingerprint::route(&parts.method, path);
-        let fingerprint = fingerprint::of(&parts.method, &parts.uri, &body);
+        let fingerprint = fingerprint::of(&parts.method, uri, &body);
         let call = Call::new(fingerprint::principal(&principal), route, key, fingerprint);
         let call = call.map_err(|error| Problem::new(ProblemKind::KeyInvalid, error.to_string()))?;
         Ok((Arc::new(call), parts, body))

@@ -14,6 +14,8 @@ pub(crate) enum Fault {
     NeverAcknowledges,
     /// The broker is not told that a message is still worked on.
     NeverRenews,
+    /// Burials are begun and never done.
+    NeverBuries,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -22,6 +24,7 @@ pub(crate) struct Probe(Arc<Counts>);
 #[derive(Debug, Default)]
 struct Counts {
     acknowledged: AtomicUsize,
+    burials: AtomicUsize,
     burials_failed: AtomicUsize,
 }
 
@@ -29,6 +32,11 @@ impl Probe {
     /// How many acknowledgements were begun.
     pub(crate) fn acknowledged(&self) -> usize {
         self.0.acknowledged.load(Ordering::SeqCst)
+    }
+
+    /// How many burials were begun.
+    pub(crate) fn burials(&self) -> usize {
+        self.0.burials.load(Ordering::SeqCst)
     }
 
     pub(crate) fn burials_failed(&self) -> usize {
@@ -115,6 +123,10 @@ impl<I: Incoming> Incoming for ProbedIncoming<I> {
     }
 
     async fn bury(&self, letter: &DeadLetter<'_>) -> Result<(), SourceError> {
+        self.probe.0.burials.fetch_add(1, Ordering::SeqCst);
+        if self.fault == Fault::NeverBuries {
+            std::future::pending::<()>().await;
+        }
         let buried = self.incoming.bury(letter).await;
         if buried.is_err() {
             self.probe.0.burials_failed.fetch_add(1, Ordering::SeqCst);

@@ -76,7 +76,7 @@ pub(super) struct Config {
 impl Config {
     /// Reads and checks everything; nothing is connected.
     pub(super) fn new(url: &str, mut options: Options) -> Result<Self, SinkError> {
-        let address = Address::parse(url, &mut options)?;
+        let mut address = Address::parse(url, &mut options)?;
         let mut options = Reader::new(url, options);
         let destination = Destination::from_options(&address, &mut options);
         let encoding = Encoding::from_options(Binding::KAFKA, &mut options);
@@ -90,7 +90,7 @@ impl Config {
         client.set("bootstrap.servers", address.hosts_with_port().join(","));
         client.set("message.max.bytes", max_message.to_string());
         delivery(&mut client, &mut options);
-        security(&mut client, &address, &mut options);
+        security(&mut client, &mut address, &mut options);
         properties(&mut client, &mut options);
         options.finish()?;
         whole(&client).map_err(|problem| SinkError::new(url, problem))?;
@@ -135,10 +135,9 @@ fn delivery(client: &mut ClientConfig, options: &mut Reader) {
     client.set("linger.ms", linger.as_millis().to_string());
 }
 
-fn security(client: &mut ClientConfig, address: &Address, options: &mut Reader) {
+fn security(client: &mut ClientConfig, address: &mut Address, options: &mut Reader) {
     let tls = address.scheme == "kafka+ssl";
-    let user = credential("user", address.user.clone(), options.text("user"), options);
-    let password = credential("password", address.password.clone(), options.secret("password"), options);
+    let (user, password) = address.take_login(options);
     let mechanisms =
         [("plain", "PLAIN"), ("scram-sha-256", "SCRAM-SHA-256"), ("scram-sha-512", "SCRAM-SHA-512")];
     let mechanism = options.choice("sasl", &mechanisms);
@@ -187,14 +186,6 @@ fn security(client: &mut ClientConfig, address: &Address, options: &mut Reader) 
     if let Some(password) = key_password {
         client.set("ssl.key.password", password.reveal());
     }
-}
-
-/// What the URL says or the option; not both.
-fn credential<T>(name: &str, url: Option<T>, option: Option<T>, options: &mut Reader) -> Option<T> {
-    if url.is_some() && option.is_some() {
-        options.problem(name, "is given, and in the URL too", "keep one of the two");
-    }
-    url.or(option)
 }
 
 /// The option `properties`: anything else that librdkafka knows.

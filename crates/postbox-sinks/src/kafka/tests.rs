@@ -100,12 +100,6 @@ fn what_cannot_work_is_told_at_the_start() {
     assert!(text.contains("in the URL too") && !text.contains("Zq9"), "{text}");
 }
 
-#[test]
-fn the_book_has_every_option() {
-    let error = config("kafka://h", Options::new().set("no_such", "1")).unwrap_err();
-    crate::options::assert_documented(&error, include_str!("../../../../docs/book/sinks/kafka.md"));
-}
-
 #[tokio::test]
 async fn a_connection_that_is_not_answered_is_given_up_and_made_again() {
     // It takes connections, and says nothing to those who make them.

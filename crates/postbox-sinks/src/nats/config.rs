@@ -70,8 +70,7 @@ impl NatsConfig {
 
 /// The one way to log in that is given; two are a mistake.
 fn login(address: &mut Address, options: &mut Reader) -> Login {
-    let user = address.user.take().or_else(|| options.text("user"));
-    let password = address.password.take().or_else(|| options.secret("password"));
+    let (user, password) = address.take_login(options);
     let mut ways = Vec::new();
     match (user, password) {
         (Some(user), Some(password)) => ways.push(Login::Password(user, password)),

@@ -71,10 +71,3 @@ async fn what_nats_cannot_carry_is_rejected_before_it_is_sent() {
     assert!(error.to_string().contains("cannot carry the header \"a b\""), "{error}");
     assert!(sink.batch_limit() >= 500);
 }
-
-#[test]
-fn the_book_has_every_option() {
-    let error = NatsConfig::new("nats://h", Options::new().set("no_such", "1")).unwrap_err().to_string();
-    let page = include_str!("../../../../docs/book/sinks/nats.md");
-    crate::options::assert_documented(&error, page);
-}

@@ -119,24 +119,3 @@ impl fmt::Display for Secret {
         f.write_str(MASK)
     }
 }
-
-/// Checks that every option which an error lists is in the book: on the sink's own page, or on that of all sinks.
-#[cfg(all(
-    test,
-    any(
-        feature = "http",
-        feature = "kafka",
-        feature = "nats",
-        feature = "pulsar",
-        feature = "rabbitmq",
-        feature = "redis"
-    )
-))]
-pub(crate) fn assert_documented(error: &str, page: &str) {
-    let chapter = include_str!("../../../../docs/book/sinks.md");
-    let names = error.split("; there is ").nth(1).unwrap_or_else(|| panic!("no options in {error}"));
-    for name in names.split(", ") {
-        let cell = format!("`{name}`");
-        assert!(page.contains(&cell) || chapter.contains(&cell), "{name} is not in the book");
-    }
-}

@@ -148,13 +148,6 @@ fn every_trouble_of_the_client_has_a_class() {
     }
 }
 
-#[test]
-fn the_book_has_every_option() {
-    let error = Config::new("pulsar://h", Options::new().set("no_such", "1")).unwrap_err().to_string();
-    let page = include_str!("../../../../docs/book/sinks/pulsar.md");
-    crate::options::assert_documented(&error, page);
-}
-
 #[tokio::test]
 async fn what_no_broker_takes_is_rejected_here() {
     let sink = PulsarSink::new("pulsar://127.0.0.1:1", Options::new().set("max_message", "1000")).unwrap();

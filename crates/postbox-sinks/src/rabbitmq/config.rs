@@ -84,8 +84,7 @@ impl RabbitConfig {
 }
 
 fn auth(address: &mut Address, tls: &TlsFiles, options: &mut Reader) -> Auth {
-    let user = address.user.take().or_else(|| options.text("user"));
-    let password = address.password.take().or_else(|| options.secret("password"));
+    let (user, password) = address.take_login(options);
     let external = options.choice("auth", &[("plain", false), ("external", true)]).unwrap_or(false);
     match (external, user, password) {
         (true, None, None) => {

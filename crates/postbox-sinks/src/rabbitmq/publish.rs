@@ -21,7 +21,7 @@ use super::error;
 use super::line::Line;
 use super::message::{Outgoing, outgoing};
 
-/// So many bytes may be on their way to the broker: the client takes all that it is given.
+/// Events of so many bytes may be on their way to the broker: the client takes all that it is given.
 const WINDOW: usize = 8 << 20;
 /// How long a broker that confirms nothing may take to show that it is alive.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(3);
@@ -101,7 +101,8 @@ impl<'a> Flight<'a> {
     /// Hands an event to the client, which has it in its place among the others then.
     async fn publish(&mut self, index: usize, message: Outgoing<'a>) {
         let Self { config, line, .. } = *self;
-        self.bytes += message.payload.len();
+        // As much as its answer takes off again: what is sent may be larger, in base64.
+        self.bytes += self.batch[index].payload.len();
         let mut flying: Flying<'a> = Box::pin(async move {
             let options = BasicPublishOptions { mandatory: config.mandatory, immediate: false };
             let exchange = config.exchange.as_str().into();

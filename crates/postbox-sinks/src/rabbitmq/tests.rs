@@ -49,12 +49,6 @@ fn what_is_wrong_is_told() {
 }
 
 #[test]
-fn the_book_has_every_option() {
-    let error = config("amqp://broker", &[("no_such", "1")]).unwrap_err();
-    crate::options::assert_documented(&error, include_str!("../../../../docs/book/sinks/rabbitmq.md"));
-}
-
-#[test]
 fn what_amqp_cannot_carry_is_rejected() {
     let config = config("amqp://broker", &[]).unwrap();
     let refused = |event: &postbox_core::Delivery| {

@@ -42,8 +42,7 @@ impl RedisConfig {
             ));
         }
         let encrypted = address.scheme == "rediss";
-        let user = address.user.take().or_else(|| options.text("user"));
-        let password = address.password.take().or_else(|| options.secret("password"));
+        let (user, password) = address.take_login(&mut options);
         if user.is_some() && password.is_none() {
             options.problem("user", "is given without a password", "add password");
         }

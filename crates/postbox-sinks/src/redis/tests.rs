@@ -63,10 +63,3 @@ fn an_entry_has_its_fields() {
     let error = sink.command(&event, 6).unwrap_err();
     assert_eq!(error.kind(), DispatchErrorKind::Reject, "{error}");
 }
-
-#[test]
-fn the_book_has_every_option() {
-    let error = RedisConfig::new("redis://h", Options::new().set("no_such", "1")).unwrap_err().to_string();
-    let page = include_str!("../../../../docs/book/sinks/redis.md");
-    crate::options::assert_documented(&error, page);
-}

@@ -122,6 +122,20 @@ async fn messages_have_their_properties_and_go_by_their_exchange() {
     assert!(message["headers"].get("CC").is_none(), "{message}");
 }
 
+/// In base64 more is on its way than there is here, and all of it is counted off again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_batch_that_is_larger_on_its_way_arrives() {
+    let rabbit = broker_or_skip!(Rabbit::shared());
+    let topic = fresh("encoded");
+    rabbit.prepare(&topic).await;
+    let sink = rabbit.sink(&[("cloudevents", "structured")]);
+    // The difference alone is more than may be on its way at a time.
+    let batch: Vec<Delivery> = (0..40).map(|_| sized(&topic, 700_000)).collect();
+    for outcome in send(&sink, &batch).await {
+        outcome.unwrap().unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_mandatory_what_no_queue_takes_is_dropped_by_the_broker() {
     let rabbit = broker_or_skip!(Rabbit::shared());

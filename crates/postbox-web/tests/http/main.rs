@@ -39,6 +39,7 @@ on_each! {
     answers: an_answer_without_an_end_is_given_and_not_kept,
     answers: calls_without_a_key_and_other_methods_pass,
     refusals: another_body_path_or_query_is_another_request,
+    refusals: what_stands_before_a_nested_router_is_part_of_its_paths,
     refusals: a_key_that_is_missing_or_wrong_is_refused,
     refusals: a_body_that_is_too_large_is_refused,
     refusals: a_caller_who_is_not_known_is_refused,

@@ -23,6 +23,19 @@ pub(crate) async fn another_body_path_or_query_is_another_request<S: Shop>(shop:
     assert_eq!((patch.send().await.status, shop.handled()), (201, 3));
 }
 
+/// What is nested sees its own part of the path only: the rest of it tells calls apart all the same (hazard 46).
+pub(crate) async fn what_stands_before_a_nested_router_is_part_of_its_paths<S: Shop>(shop: &S) {
+    let ask = |path: &str| shop.ask(path).key("k").body("tea");
+    assert_eq!(ask("/shops/1/things").send().await.status, 201);
+    assert_eq!(ask("/shops/2/things").send().await.problem(), (422, "IDEMPOTENCY_KEY_REUSED".to_owned()));
+    assert!(ask("/shops/1/things").send().await.is_replayed());
+    // Two services have keys of their own.
+    for (path, answer) in [("/tea/things", "2: tea"), ("/rice/things", "3: tea")] {
+        assert_eq!(ask(path).send().await.body, answer, "{path}");
+        assert!(ask(path).send().await.is_replayed(), "{path}");
+    }
+}
+
 pub(crate) async fn a_key_that_is_missing_or_wrong_is_refused<S: Shop>(shop: &S) {
     let missing = shop.ask("/required").send().await;
     assert_eq!(missing.problem(), (400, "IDEMPOTENCY_KEY_MISSING".to_owned()));

@@ -17,6 +17,7 @@ use postbox_core::idempotency::{IdempotencyDriver, IdempotencyStore};
 use postbox_core::{Outbox, Record, Topic};
 use postbox_web::{IdempotencyLayer, IdempotentTx, REPLAYED};
 use tokio::sync::Semaphore;
+use tower_layer::Layer as _;
 
 use crate::client::Ask;
 use crate::counted::Counted;
@@ -148,6 +149,7 @@ where
         .route("/gate", post(gate))
         .route("/orders", post(order::<S::Driver>))
         .layer(optional.clone())
+        .merge(nested(&optional, &floor))
         .merge(Router::new().route("/required", post(echo)).layer(required))
         .merge(Router::new().route("/quick", post(gate)).layer(quick))
         .with_state(Arc::clone(&floor));
@@ -159,6 +161,22 @@ where
         Box::pin(async move { layer.idle().await })
     });
     Door { address, floor, counted, idle, server }
+}
+
+/// Routers in a router, with the layer inside: around its routes, and around whole services.
+fn nested<S: IdempotencyStore>(layer: &IdempotencyLayer<S>, floor: &Arc<Floor>) -> Router<Arc<Floor>> {
+    let whole = || {
+        let service: Router = things().with_state(Arc::clone(floor));
+        layer.layer(service)
+    };
+    Router::new()
+        .nest("/shops/{shop}", things().layer(layer.clone()))
+        .nest_service("/tea", whole())
+        .nest_service("/rice", whole())
+}
+
+fn things() -> Router<Arc<Floor>> {
+    Router::new().route("/things", post(echo))
 }
 
 /// Says how many handlers have run, so that no two answers are alike.

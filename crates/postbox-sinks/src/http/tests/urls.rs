@@ -127,9 +127,3 @@ fn options_stand_in_the_table_or_behind_the_hash() {
     let event = delivery("a.b.c.v1", "{}");
     assert_eq!(config.target.of(&event).unwrap().as_str(), "https://h.example/x?secret=theirs");
 }
-
-#[test]
-fn the_book_has_every_option() {
-    let error = config("https://h.example/", json!({"no-such": 1})).unwrap_err();
-    crate::options::assert_documented(&error, include_str!("../../../../../docs/book/sinks/http.md"));
-}
