@@ -47,6 +47,7 @@ fn four_hundred_dead_events_come_back_one_cause_at_a_time() {
             && lines[1].contains("  250  HTTP # from a #  org.organization.created.v1  "),
         "{list}"
     );
+    assert!(lines[2].starts_with("    such as HTTP 410 from a "), "the error with its numbers: {list}");
     let causes = place.json(&words("dead list"))["causes"].clone();
     let id = |at: usize| causes[at]["id"].as_str().unwrap().to_owned();
     // One first, then the rest at a pace, by the id that stays while numbers change.

@@ -13,7 +13,9 @@ use super::{block_on, given, named_table, one_table, within_patience};
 use crate::ask::{Change, Progress};
 use crate::cli::Call;
 use crate::database::Database;
-use crate::render::{Cell, TOPIC_WIDTH, Tint, ago, clock, counted, short, table as columns, thousands};
+use crate::render::{
+    Cell, TOPIC_WIDTH, Tint, ago, clock, counted, paint, printable, short, table as columns, thousands,
+};
 use crate::report::{Exit, Failure, Problem};
 use crate::say::{say, say_json};
 
@@ -78,8 +80,17 @@ async fn list_causes(
         ]
     };
     let rows: Vec<Vec<Cell>> = causes.iter().enumerate().map(row).collect();
-    let head = format!("{}{most}, {}", counted(causes.len() as u64, "cause"), counted(events, "event"));
-    say(&format!("{head}\n{}", columns(&[], &rows)))?;
+    let mut lines =
+        vec![format!("{}{most}, {}", counted(causes.len() as u64, "cause"), counted(events, "event"))];
+    for (line, cause) in columns(&[], &rows).lines().zip(&causes) {
+        lines.push(line.to_owned());
+        // What the cause leaves out may be what somebody needs: a port, a status, a limit.
+        if cause.example != cause.cause {
+            let example = format!("    such as {}", printable(&short(&cause.example, 120)));
+            lines.push(paint(&example, Tint::Faint));
+        }
+    }
+    say(&lines.join("\n"))?;
     Ok(Exit::Done)
 }
 
