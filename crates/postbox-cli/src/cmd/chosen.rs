@@ -97,10 +97,14 @@ fn as_of(then: Instant, filter: &DeadFilter) -> DeadFilter {
 }
 
 impl Chosen {
-    /// How many there are.
-    pub(crate) async fn count(&self, store: &(impl DeadLetters + Browse)) -> Result<u64, StoreError> {
+    /// How many there were when somebody `began` to ask.
+    pub(crate) async fn count(
+        &self,
+        store: &(impl DeadLetters + Browse),
+        began: Instant,
+    ) -> Result<u64, StoreError> {
         match self {
-            Self::Matching(filter) => store.count(filter).await,
+            Self::Matching(filter) => store.count(&as_of(began, filter)).await,
             Self::Events(ids) => {
                 let found = store.statuses(ids).await?;
                 Ok(found.iter().filter(|(_, status)| *status == EventStatus::Dead).count() as u64)

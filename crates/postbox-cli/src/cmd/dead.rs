@@ -133,15 +133,16 @@ pub(crate) fn show(call: &Call<'_>) -> Result<Exit, Failure> {
     super::events::show_if(call, |status| status == EventStatus::Dead, "is not dead")
 }
 
-/// Which events are meant, and how many they are.
+/// Which events are meant, and how many they are by the ages of when it `began`.
 async fn counted_choice(
     call: &Call<'_>,
     store: &(impl DeadLetters + Browse),
     table: &TableName,
+    began: Instant,
 ) -> Result<(Chosen, u64), Failure> {
     let asked = async {
         let chosen = chosen(call, store, table).await?;
-        let count = chosen.count(store).await.map_err(|error| Problem::about(table, &error))?;
+        let count = chosen.count(store, began).await.map_err(|error| Problem::about(table, &error))?;
         Ok((chosen, count))
     };
     within_patience(asked).await
@@ -156,7 +157,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
         let began = Instant::now();
-        let (chosen, count) = counted_choice(call, &store, &table).await?;
+        let (chosen, count) = counted_choice(call, &store, &table, began).await?;
         let rows = pace.first.map_or(count, |first| count.min(first));
         if rows == 0 {
             return chosen.nothing(call, &table, "replayed");
@@ -187,7 +188,7 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
         let began = Instant::now();
-        let (chosen, rows) = counted_choice(call, &store, &table).await?;
+        let (chosen, rows) = counted_choice(call, &store, &table, began).await?;
         if rows == 0 {
             return chosen.nothing(call, &table, "discarded");
         }
