@@ -236,9 +236,14 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         let store = database.admin(&table, &call.config);
         let about = |error: StoreError| Failure::from(Problem::about(&table, &error));
         let asked = async {
-            let which = published(call, ids, store.now().await.map_err(about)?)?;
-            let failed = match &which {
-                Published::Events { event_ids } => failed_of(&store, event_ids).await.map_err(about)?,
+            let mut which = published(call, ids, store.now().await.map_err(about)?)?;
+            let failed = match &mut which {
+                Published::Events { event_ids } => {
+                    let failed = failed_of(&store, event_ids).await.map_err(about)?;
+                    // They are tried once: one that has come by then is not sent again in the place of another.
+                    event_ids.retain(|id| !failed.contains(id));
+                    failed
+                }
                 Published::Between { .. } => Vec::new(),
             };
             let count = store.count_published(&which).await.map_err(about)?;
