@@ -7,7 +7,7 @@ use postbox_core::{
 };
 use serde_json::{Value, json};
 
-use super::chosen::{Chosen, MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with_cause};
+use super::chosen::{Act, Chosen, MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with_cause};
 use super::replay::{self, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
 use crate::ask::{Change, Progress};
@@ -160,7 +160,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         let (chosen, count) = counted_choice(call, &store, &table, began).await?;
         let rows = pace.first.map_or(count, |first| count.min(first));
         if rows == 0 {
-            return chosen.nothing(call, &table, "replayed");
+            return chosen.nothing(call, &table, Act::Replay);
         }
         let first = if rows < count {
             format!(", the first {} of {}", thousands(rows), thousands(count))
@@ -190,7 +190,7 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
         let began = Instant::now();
         let (chosen, rows) = counted_choice(call, &store, &table, began).await?;
         if rows == 0 {
-            return chosen.nothing(call, &table, "discarded");
+            return chosen.nothing(call, &table, Act::Discard);
         }
         let meaning = format!("DELETE FROM {table} WHERE dead, {}: for good", chosen.describe());
         let change = Change { verb: "discard", meaning, rows, table: &table, database: &database };

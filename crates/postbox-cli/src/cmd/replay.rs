@@ -192,6 +192,15 @@ pub(crate) fn left_alone(events: u64) -> String {
     format!("  left alone {}: others changed them meanwhile, or hold them", thousands(events))
 }
 
+/// There is nothing to replay: in the form of what was replayed, or in these words.
+pub(crate) fn nothing(call: &Call<'_>, table: &TableName, words: &str) -> Result<Exit, Failure> {
+    if call.json {
+        return Became::default().report(call, table, &Done::default(), 0, Duration::ZERO);
+    }
+    say(words)?;
+    Ok(Exit::Done)
+}
+
 impl Became {
     fn report(
         &self,
