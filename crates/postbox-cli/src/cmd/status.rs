@@ -144,7 +144,9 @@ fn check(call: &Call<'_>, seen: &[Status], problems: Vec<Problem>) -> Result<Exi
         say_json(&json!({ "ok": well && problems.is_empty(), "tables": tables.collect::<Vec<_>>() }))?;
     } else if nagios(call) {
         let said = |(status, beyond): (&Status, &Vec<String>)| status.nagios(&bounds, beyond.is_empty());
-        let said: Vec<(Plugin, String)> = judged().map(said).collect();
+        let mut said: Vec<(Plugin, String)> = judged().map(said).collect();
+        // The first line is what an alert shows.
+        said.sort_by_key(|(state, _)| std::cmp::Reverse(*state));
         if problems.is_empty() {
             let lines: Vec<&str> = said.iter().map(|(_, line)| line.as_str()).collect();
             say(&lines.join("\n"))?;
