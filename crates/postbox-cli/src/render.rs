@@ -106,6 +106,11 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() || lies(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
+/// A relay's name, without what makes it unique.
+pub(crate) fn relay_name(holder: &str) -> String {
+    printable(holder.rsplit_once('/').map_or(holder, |(name, _)| name))
+}
+
 /// The longest topic that a column shows: those of Postbox are shorter, but others can write any.
 pub(crate) const TOPIC_WIDTH: usize = 128;
 
@@ -170,7 +175,7 @@ pub(crate) fn moment(at: OffsetDateTime) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cell, Duration, age, clock, counted, short, table, thousands};
+    use super::{Cell, Duration, age, clock, counted, relay_name, short, table, thousands};
     use time::macros::datetime;
 
     #[test]
@@ -196,5 +201,6 @@ mod tests {
         let lines = "     N  NAME      REST\n12,000  a         x\u{fffd}[31m\n     1  überlang  \u{fffd}a";
         assert_eq!(table(&["N", "NAME", "REST"], &rows), lines);
         assert_eq!(short("abcdef", 4), "abc…");
+        assert_eq!(relay_name("pod-7:12/0198aa"), "pod-7:12");
     }
 }

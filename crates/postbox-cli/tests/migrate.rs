@@ -193,6 +193,8 @@ fn grants_are_enough_and_no_more() {
     let grants = format!("writer={writer},relay={relay},viewer={viewer}");
     let up = place.ok(&["migrate", "up", "--table", TABLE, "--grants", &grants]);
     assert!(up.contains("grants given"), "{up}");
+    let dry = place.ok(&["migrate", "up", "--dry-run", "--table", TABLE, "--grants", &grants]);
+    assert_eq!(dry, format!("{TABLE}: + grants\n{TABLE}: nothing was changed\n"));
     // The printed form is the same and can be repeated.
     place.db.psql(&place.ok(&["migrate", "print", "--table", TABLE, "--grants", &grants]));
 

@@ -225,6 +225,12 @@ fn a_check_has_its_exit_codes() {
     assert_eq!(nagios.code, 2, "{nagios:?}");
     let line = nagios.stdout.trim_end();
     assert!(line.starts_with("CRITICAL org_outbox oldest=") && line.ends_with("s;10;30"), "{line}");
+    place.ok(&["migrate", "up", "--table", "public.a_outbox"]);
+    let nagios = ["status", "--check", "--format", "nagios"];
+    let several = place.run(&[&nagios[..], &["--table", "public.a_outbox", "--table", TABLE]].concat());
+    let lines: Vec<&str> = several.stdout.lines().collect();
+    assert!(several.code == 2 && lines[0].starts_with("CRITICAL org_outbox "), "{several:?}");
+    assert!(lines.len() == 2 && lines[1].starts_with("OK a_outbox "), "{several:?}");
     let text = check("");
     assert!(text.code == 3 && text.stdout.starts_with("✗ public.org_outbox  oldest "), "{text:?}");
     let warning = check("--format nagios --max-age 60s");

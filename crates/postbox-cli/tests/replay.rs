@@ -47,6 +47,7 @@ fn four_hundred_dead_events_come_back_one_cause_at_a_time() {
             && lines[1].contains("  250  HTTP # from a #  org.organization.created.v1  "),
         "{list}"
     );
+    assert!(lines[2].starts_with("    such as HTTP 410 from a "), "the error with its numbers: {list}");
     let causes = place.json(&words("dead list"))["causes"].clone();
     let id = |at: usize| causes[at]["id"].as_str().unwrap().to_owned();
     // One first, then the rest at a pace, by the id that stays while numbers change.
@@ -130,6 +131,13 @@ fn a_failed_event_is_tried_at_once_with_the_attempts_it_has_left() {
     assert_eq!((both["replayed"].as_u64(), both["delivered"].as_u64()), (Some(2), Some(2)), "{both}");
     let audit = place.db.psql("SELECT action, sum(events) FROM postbox_audit GROUP BY 1 ORDER BY 1");
     assert_eq!(audit, "replay published|1\nretry now|2");
+    // The one has come before it is the other's turn, and is not sent again in its place.
+    place.db.psql(&format!("UPDATE {TABLE} SET published_at = now() + interval '1 hour' WHERE sequence = 2"));
+    let last = place.db.psql(&format!("SELECT event_id FROM {TABLE} WHERE sequence = 1"));
+    let slow = place.json(&words(&format!("events replay {id} {last} --rate 1/s --watch 30s --yes")));
+    assert_eq!(slow["delivered"], 2, "{slow}");
+    assert_eq!(place.count("published_at > now()"), 0, "what was published is sent once more");
+    assert_eq!(place.count("attempts = 4 AND sequence = 1"), 1, "what had failed is sent once");
 }
 
 #[test]

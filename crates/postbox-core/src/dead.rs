@@ -61,6 +61,8 @@ pub struct DeadEvent {
 pub struct DeadCause {
     /// The error with numbers and ids replaced; usable in [`DeadFilter::cause`].
     pub cause: String,
+    /// The error of one of them, as it is.
+    pub example: String,
     /// The topic.
     pub topic: String,
     /// How many.

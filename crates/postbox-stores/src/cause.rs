@@ -50,8 +50,14 @@ impl Causes {
     /// Takes in one more event.
     pub(crate) fn add(&mut self, topic: &str, error: &str, at: OffsetDateTime) {
         let cause = cause_of(error);
-        let new =
-            || DeadCause { cause: cause.clone(), topic: topic.to_owned(), events: 0, first: at, last: at };
+        let new = || DeadCause {
+            cause: cause.clone(),
+            example: error.to_owned(),
+            topic: topic.to_owned(),
+            events: 0,
+            first: at,
+            last: at,
+        };
         let known = self.0.entry((cause.clone(), topic.to_owned())).or_insert_with(new);
         known.events += 1;
         known.last = at;

@@ -94,7 +94,7 @@ export async function start(view, { of = "dead", action, choice, first = null, p
   const wants = () => (paced ? Number(rate.value) : null);
   const line = () => withPace(preview.command, { first, rate: wants() });
   const { event_id: ids, ...filter } = choice;
-  const body = () => ({ ...given(filter), ...(ids ? { event_ids: [ids].flat() } : {}), rows: preview.rows, confirm: preview.confirm, ...(action === "replay" ? given({ first, rate: wants() }) : {}) });
+  const body = () => ({ ...given(filter), ...(ids ? { event_ids: [ids].flat() } : {}), rows: preview.rows, ...given({ at: preview.at }), confirm: preview.confirm, ...(action === "replay" ? given({ first, rate: wants() }) : {}) });
   const discards = action === "discard";
   return confirm({
     title: title(preview.rows),

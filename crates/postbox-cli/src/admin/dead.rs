@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, Uri};
-use postbox_core::{Browse as _, DeadCause, DeadFilter, DeadLetters as _, EventStatus};
+use postbox_core::{Browse as _, DeadCause, DeadFilter, DeadLetters as _};
 use serde_json::{Value, json};
 
 use super::access::By;
-use super::answer::{Answer, Refusal, exact, ok, with_status};
+use super::answer::{Answer, Refusal, exact, ok, time, with_status};
 use super::fields::{DEAD_FILTER, Fields};
 use super::jobs::{Kind, Plan};
 use super::table::{Command, Table};
@@ -20,7 +20,7 @@ use crate::cmd::chosen::{Chosen, MOST_CAUSES, cause_id};
 const CHOICE: [&str; 2] = ["all", "first"];
 
 /// What a change is told besides.
-const CHANGE: [&str; 4] = ["rows", "rate", "watch", "confirm"];
+const CHANGE: [&str; 5] = ["rows", "at", "rate", "watch", "confirm"];
 
 /// How long a job looks at what becomes of events where nobody says.
 pub(super) const WATCH_SECONDS: u64 = 30;
@@ -117,18 +117,16 @@ async fn chosen_of(table: &Table, fields: &Fields, ids: &str) -> Result<Chosen, 
     }
 }
 
-async fn count_of(table: &Table, chosen: &Chosen) -> Result<u64, Refusal> {
-    table
-        .ask(async {
-            match chosen {
-                Chosen::Matching(filter) => table.admin.count(filter).await,
-                Chosen::Events(ids) => {
-                    let found = table.admin.statuses(ids).await?;
-                    Ok(found.iter().filter(|(_, status)| *status == EventStatus::Dead).count() as u64)
-                }
-            }
-        })
-        .await
+/// The time by which the ages of a filter go: that of the preview, where the request says when it was. What has died since was not
+/// seen, and shall not be changed.
+async fn began_of(table: &Table, fields: &Fields) -> Result<Instant, Refusal> {
+    let began = Instant::now();
+    if fields.text("at")?.is_none() {
+        return Ok(began);
+    }
+    let now = table.ask(table.admin.now()).await?;
+    let at = fields.moment("at", now)?.unwrap_or(now);
+    Ok(began.checked_sub(Duration::try_from(now - at).unwrap_or_default()).unwrap_or(began))
 }
 
 /// The command that does the same.
@@ -176,12 +174,14 @@ pub(super) async fn preview(State(admin): Shared, Path(id): Path<String>, uri: U
         Some(_) => return Err(Refusal::request("action cannot be used: give replay or discard")),
     };
     let first = fields.number("first", 1, u64::MAX)?.filter(|_| kind == Kind::ReplayDead);
+    let (at, began) = (table.ask(table.admin.now()).await?, Instant::now());
     let chosen = chosen_of(table, &fields, "event_id").await?;
-    let matched = count_of(table, &chosen).await?;
+    let matched = table.ask(chosen.count(&table.admin, began)).await?;
     let rows = first.map_or(matched, |first| matched.min(first));
     let command = command(table, words, &fields, &chosen)?.flag("first", first).line();
     Ok(ok(&json!({
         "id": table.id,
+        "at": time(at),
         "action": if kind == Kind::DiscardDead { "discard" } else { "replay" },
         "rows": rows,
         "matched": matched,
@@ -201,7 +201,8 @@ pub(super) async fn replay(State(admin): Shared, Path(id): Path<String>, By(who)
 
 /// Deletes dead events for good.
 pub(super) async fn discard(State(admin): Shared, Path(id): Path<String>, By(who): By, body: Body) -> Answer {
-    let fields = Fields::of_body(body, &[&DEAD_FILTER, &["all", "rows", "confirm", "event_ids"]]).await?;
+    let fields =
+        Fields::of_body(body, &[&DEAD_FILTER, &["all", "rows", "at", "confirm", "event_ids"]]).await?;
     start(&admin, &id, who, Kind::DiscardDead, &fields).await
 }
 
@@ -261,9 +262,9 @@ fn pace(rate: f64) -> String {
 async fn start(admin: &Admin, id: &str, who: String, kind: Kind, fields: &Fields) -> Answer {
     let table = admin.table(id)?;
     let agreed = Agreed::of(table, fields)?;
-    let began = Instant::now();
+    let began = began_of(table, fields).await?;
     let chosen = chosen_of(table, fields, "event_ids").await?;
-    let matched = count_of(table, &chosen).await?;
+    let matched = table.ask(chosen.count(&table.admin, began)).await?;
     let words = if kind == Kind::DiscardDead { "dead discard" } else { "dead replay" };
     let command = command(table, words, fields, &chosen)?;
     let plan = agreed.plan(kind, who, chosen.describe(), command, matched)?;

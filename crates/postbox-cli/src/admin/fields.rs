@@ -9,11 +9,10 @@ use axum::http::{StatusCode, Uri};
 use postbox_core::{Code, DeadFilter, EventFilter, EventId, TenantId};
 use serde_json::Value;
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
 use super::answer::Refusal;
-use crate::cmd::given::plain;
+use crate::cmd::given::{MOMENT, moment_of, plain};
 use crate::config::{self, parse_delay};
 
 /// So many events can be named at once.
@@ -168,13 +167,7 @@ impl Fields {
     /// A moment: how long ago, or a time.
     pub(super) fn moment(&self, name: &str, now: OffsetDateTime) -> Result<Option<OffsetDateTime>, Refusal> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        if let Ok(at) = OffsetDateTime::parse(&text, &Rfc3339) {
-            return Ok(Some(at));
-        }
-        let back = parse_delay(&text).ok().and_then(|ago| now.checked_sub(ago.try_into().ok()?));
-        back.map(Some).ok_or_else(|| {
-            wrong(name, "give how long ago, such as 2h, or a time such as 2026-11-15T12:00:00Z")
-        })
+        moment_of(&text, now).map(Some).ok_or_else(|| wrong(name, MOMENT))
     }
 
     fn tenant(&self) -> Result<Option<TenantId>, Refusal> {

@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 use super::answer::time;
 use super::sample::{Flow, Sample};
 use super::table::Table;
-use crate::render::{age, counted, printable, short, thousands};
+use crate::render::{age, counted, relay_name, short, thousands};
 
 /// Events that have been due for longer than this are late, and far too late.
 const LATE: Duration = Duration::from_secs(10);
@@ -180,7 +180,7 @@ pub(super) fn of_table(table: &Table) -> (Health, String, Value) {
         "lag_p50_seconds": number(|sample| sample.lag.map(|(half, _)| half.as_secs_f64()).into()),
         "lag_p99_seconds": number(|sample| sample.lag.map(|(_, most)| most.as_secs_f64()).into()),
         "empty_in_seconds": number(|sample| empty_in(sample).map(|left| left.as_secs_f64()).into()),
-        "leader": number(|sample| sample.relay.leader.as_deref().map(name_of).into()),
+        "leader": number(|sample| sample.relay.leader.as_deref().map(relay_name).into()),
         "epoch": number(|sample| sample.relay.epoch.into()),
         "strategy": number(|sample| sample.relay.strategy.clone().into()),
         "here": here.as_ref().map(|here| json!({
@@ -196,11 +196,6 @@ pub(super) fn of_table(table: &Table) -> (Health, String, Value) {
         value.extend(more);
     }
     (health, sentence, value)
-}
-
-/// A relay's name, without what makes it unique.
-fn name_of(holder: &str) -> String {
-    printable(holder.rsplit_once('/').map_or(holder, |(name, _)| name))
 }
 
 /// Since when a table is paused, by whom and why.

@@ -82,7 +82,8 @@ async fn run(job: &Job, work: &Work) -> Result<(), Refusal> {
         if job.plan.kind != Kind::DiscardDead {
             fates.open.extend(got);
         }
-        due += pause;
+        // What a slow database has delayed is not made up for: the pace is what receivers can take.
+        due = (due + pause).max(Instant::now());
         // Until the next batch is due, what becomes of the ones before is looked at.
         while let Some(until) = sleep_until(&mut stop, due.min(look)).await {
             if Instant::now() >= look {

@@ -140,7 +140,7 @@ pub(super) fn dead() -> Command {
         .about("Lists what events died of, the most frequent first; with --cause, the events")
         .args(settings())
         .args(dead_filters())
-        .arg(limit());
+        .arg(option("limit", "NUMBER", "With --cause: shows at most this many events").default_value("50"));
     let show = Command::new("show")
         .about("Shows everything about dead events; their payload only if asked for")
         .args(settings())

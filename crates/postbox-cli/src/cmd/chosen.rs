@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use postbox_core::{
     Browse, Code, DeadCause, DeadFilter, DeadLetters, EventId, EventStatus, StoreError, TableName,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::given;
-use super::replay::BATCH;
+use super::replay::{self, BATCH};
 use crate::assemble::operator;
 use crate::cli::Call;
 use crate::render::counted;
@@ -97,10 +97,14 @@ fn as_of(then: Instant, filter: &DeadFilter) -> DeadFilter {
 }
 
 impl Chosen {
-    /// How many there are.
-    pub(crate) async fn count(&self, store: &(impl DeadLetters + Browse)) -> Result<u64, StoreError> {
+    /// How many there were when somebody `began` to ask.
+    pub(crate) async fn count(
+        &self,
+        store: &(impl DeadLetters + Browse),
+        began: Instant,
+    ) -> Result<u64, StoreError> {
         match self {
-            Self::Matching(filter) => store.count(filter).await,
+            Self::Matching(filter) => store.count(&as_of(began, filter)).await,
             Self::Events(ids) => {
                 let found = store.statuses(ids).await?;
                 Ok(found.iter().filter(|(_, status)| *status == EventStatus::Dead).count() as u64)
@@ -135,7 +139,7 @@ impl Chosen {
     }
 
     /// That nothing matches is an error only where events were named.
-    pub(crate) fn nothing(&self, call: &Call<'_>, table: &TableName, verb: &str) -> Result<Exit, Failure> {
+    pub(crate) fn nothing(&self, call: &Call<'_>, table: &TableName, act: Act) -> Result<Exit, Failure> {
         if let Self::Events(ids) = self {
             let which = if ids.len() == 1 { "it is" } else { "they are" };
             let message = format!("{table} has no such dead event: {which} not there, or not dead");
@@ -143,12 +147,12 @@ impl Chosen {
                 .next(format!("postbox events show --table {table} {}", ids[0]))
                 .into());
         }
-        if call.json {
-            let mut value = json!({ "table": table.to_string(), "matched": 0 });
-            value[verb] = Value::from(0);
-            say_json(&value)?;
-        } else {
-            say("no dead event matches")?;
+        match (act, call.json) {
+            (Act::Discard, true) => {
+                say_json(&json!({ "table": table.to_string(), "matched": 0, "discarded": 0, "left": 0 }))?;
+            }
+            (Act::Discard, false) => say("no dead event matches")?,
+            (Act::Replay, _) => return replay::nothing(call, table, "no dead event matches"),
         }
         Ok(Exit::Done)
     }

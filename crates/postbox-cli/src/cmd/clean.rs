@@ -1,11 +1,10 @@
 //! `postbox clean`: the cleaner, once.
 
-mod calls;
-
 use std::time::Duration;
 
-use postbox_core::cleaner::{Due, SweepCount, SweepRequest, Swept};
+use postbox_core::cleaner::{Due, Sweep as _, SweepCount, SweepRequest, Swept};
 use postbox_core::{Browse, Inbox, InboxAdmin, InboxFilter, StoreError, TableName};
+use postbox_stores::any::AnyIdempotency;
 use serde_json::{Value, json};
 
 use super::{block_on, within_patience};
@@ -49,7 +48,7 @@ fn one(call: &Call<'_>) -> Result<Vec<Value>, Failure> {
             if let Some(retention) = call.config.inbox_retention() {
                 result["inbox"] = inbox(call, &store, table, retention.keep(), request.batch).await?;
             }
-            result["calls"] = calls::run(call, &database.calls(table), table).await?;
+            result["calls"] = calls(call, &database.calls(table), table).await?;
             results.push(call.tagged(result));
         }
         Ok(results)
@@ -86,7 +85,7 @@ async fn clean(
     table: &TableName,
     request: &SweepRequest,
 ) -> Result<Value, Failure> {
-    let place = Place { table, name: table.to_string(), thing: "event" };
+    let place = Place { table, name: table.to_string(), done: "deleted", thing: "event" };
     let swept = until_short(call, &place, request.batch, async || store.sweep(request).await).await?;
     place.told(call, swept)
 }
@@ -100,7 +99,8 @@ async fn inbox(
     batch: u32,
 ) -> Result<Value, Failure> {
     let about = |error: StoreError| Failure::from(Problem::about(table, &error));
-    let place = Place { table, name: Inbox::new(table.clone()).table().to_string(), thing: "message" };
+    let name = Inbox::new(table.clone()).table().to_string();
+    let place = Place { table, name, done: "deleted", thing: "message" };
     if !within_patience(async { store.has_inbox().await.map_err(about) }).await? {
         return Ok(Value::Null);
     }
@@ -114,11 +114,24 @@ async fn inbox(
         let filter = InboxFilter { until, ..InboxFilter::default() };
         store.inbox_count(&filter).await.map_err(about)
     });
-    let due = due.await?;
-    if !call.json {
-        call.say(&format!("{}: would forget {}; nothing was changed", place.name, counted(due, "message")))?;
+    place.due(call, due.await?)
+}
+
+/// Calls by idempotency key that were begun longer ago than their retention: forgets them, or counts them. None where the module
+/// has none.
+async fn calls(call: &Call<'_>, calls: &AnyIdempotency, table: &TableName) -> Result<Value, Failure> {
+    let about = |error: StoreError| Failure::from(Problem::about(table, &error));
+    if !within_patience(async { calls.is_there().await.map_err(about) }).await? {
+        return Ok(Value::Null);
     }
-    Ok(json!({ "table": place.name, "due": due }))
+    let retention = call.config.cleaner.idempotency_retention;
+    let request = SweepRequest { retention, ..assemble::sweep(&call.config) };
+    let place = Place { table, name: calls.table().to_owned(), done: "forgot", thing: "call" };
+    if call.on("dry-run") {
+        return place.due(call, due(calls, table, &request).await?.published);
+    }
+    let swept = until_short(call, &place, request.batch, async || calls.sweep(&request).await).await?;
+    place.told(call, swept)
 }
 
 /// What is cleaned.
@@ -126,6 +139,8 @@ struct Place<'a> {
     /// The outbox of its module.
     table: &'a TableName,
     name: String,
+    /// What is done to them, and what they are.
+    done: &'static str,
     thing: &'static str,
 }
 
@@ -133,9 +148,18 @@ impl Place<'_> {
     fn told(&self, call: &Call<'_>, (total, busy): (u64, bool)) -> Result<Value, Failure> {
         if !call.json {
             let rest = if busy { "; another cleaner is at work on the rest" } else { "" };
-            call.say(&format!("{}: deleted {}{rest}", self.name, counted(total, self.thing)))?;
+            call.say(&format!("{}: {} {}{rest}", self.name, self.done, counted(total, self.thing)))?;
         }
         Ok(json!({ "table": self.name, "deleted": total, "busy": busy }))
+    }
+
+    /// What would be forgotten.
+    fn due(&self, call: &Call<'_>, due: u64) -> Result<Value, Failure> {
+        if !call.json {
+            let what = counted(due, self.thing);
+            call.say(&format!("{}: would forget {what}; nothing was changed", self.name))?;
+        }
+        Ok(json!({ "table": self.name, "due": due }))
     }
 }
 

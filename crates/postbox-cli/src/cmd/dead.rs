@@ -7,13 +7,15 @@ use postbox_core::{
 };
 use serde_json::{Value, json};
 
-use super::chosen::{Chosen, MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with_cause};
+use super::chosen::{Act, Chosen, MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with_cause};
 use super::replay::{self, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
 use crate::ask::{Change, Progress};
 use crate::cli::Call;
 use crate::database::Database;
-use crate::render::{Cell, TOPIC_WIDTH, Tint, ago, clock, counted, short, table as columns, thousands};
+use crate::render::{
+    Cell, TOPIC_WIDTH, Tint, ago, clock, counted, paint, printable, short, table as columns, thousands,
+};
 use crate::report::{Exit, Failure, Problem};
 use crate::say::{say, say_json};
 
@@ -78,8 +80,17 @@ async fn list_causes(
         ]
     };
     let rows: Vec<Vec<Cell>> = causes.iter().enumerate().map(row).collect();
-    let head = format!("{}{most}, {}", counted(causes.len() as u64, "cause"), counted(events, "event"));
-    say(&format!("{head}\n{}", columns(&[], &rows)))?;
+    let mut lines =
+        vec![format!("{}{most}, {}", counted(causes.len() as u64, "cause"), counted(events, "event"))];
+    for (line, cause) in columns(&[], &rows).lines().zip(&causes) {
+        lines.push(line.to_owned());
+        // What the cause leaves out may be what somebody needs: a port, a status, a limit.
+        if cause.example != cause.cause {
+            let example = format!("    such as {}", printable(&short(&cause.example, 120)));
+            lines.push(paint(&example, Tint::Faint));
+        }
+    }
+    say(&lines.join("\n"))?;
     Ok(Exit::Done)
 }
 
@@ -122,15 +133,16 @@ pub(crate) fn show(call: &Call<'_>) -> Result<Exit, Failure> {
     super::events::show_if(call, |status| status == EventStatus::Dead, "is not dead")
 }
 
-/// Which events are meant, and how many they are.
+/// Which events are meant, and how many they are by the ages of when it `began`.
 async fn counted_choice(
     call: &Call<'_>,
     store: &(impl DeadLetters + Browse),
     table: &TableName,
+    began: Instant,
 ) -> Result<(Chosen, u64), Failure> {
     let asked = async {
         let chosen = chosen(call, store, table).await?;
-        let count = chosen.count(store).await.map_err(|error| Problem::about(table, &error))?;
+        let count = chosen.count(store, began).await.map_err(|error| Problem::about(table, &error))?;
         Ok((chosen, count))
     };
     within_patience(asked).await
@@ -145,10 +157,10 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
         let began = Instant::now();
-        let (chosen, count) = counted_choice(call, &store, &table).await?;
+        let (chosen, count) = counted_choice(call, &store, &table, began).await?;
         let rows = pace.first.map_or(count, |first| count.min(first));
         if rows == 0 {
-            return chosen.nothing(call, &table, "replayed");
+            return chosen.nothing(call, &table, Act::Replay);
         }
         let first = if rows < count {
             format!(", the first {} of {}", thousands(rows), thousands(count))
@@ -176,9 +188,9 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
         let began = Instant::now();
-        let (chosen, rows) = counted_choice(call, &store, &table).await?;
+        let (chosen, rows) = counted_choice(call, &store, &table, began).await?;
         if rows == 0 {
-            return chosen.nothing(call, &table, "discarded");
+            return chosen.nothing(call, &table, Act::Discard);
         }
         let meaning = format!("DELETE FROM {table} WHERE dead, {}: for good", chosen.describe());
         let change = Change { verb: "discard", meaning, rows, table: &table, database: &database };

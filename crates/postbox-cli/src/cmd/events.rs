@@ -4,7 +4,6 @@ use postbox_core::{
     Browse, Code, Direction, EventDetail, EventId, EventStatus, EventSummary, ListRequest, Page, Published,
     StoreError, TableName,
 };
-use serde_json::json;
 use time::OffsetDateTime;
 
 use super::dead::unchanged;
@@ -18,7 +17,7 @@ use crate::render::{
     Cell, TOPIC_WIDTH, Tint, ago, counted, moment, printable, short, table as columns, thousands,
 };
 use crate::report::{Exit, Failure, Problem};
-use crate::say::{say, say_as_json, say_json};
+use crate::say::{say, say_as_json};
 
 /// Lists events.
 pub(crate) fn list(call: &Call<'_>) -> Result<Exit, Failure> {
@@ -236,9 +235,14 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         let store = database.admin(&table, &call.config);
         let about = |error: StoreError| Failure::from(Problem::about(&table, &error));
         let asked = async {
-            let which = published(call, ids, store.now().await.map_err(about)?)?;
-            let failed = match &which {
-                Published::Events { event_ids } => failed_of(&store, event_ids).await.map_err(about)?,
+            let mut which = published(call, ids, store.now().await.map_err(about)?)?;
+            let failed = match &mut which {
+                Published::Events { event_ids } => {
+                    let failed = failed_of(&store, event_ids).await.map_err(about)?;
+                    // They are tried once: one that has come by then is not sent again in the place of another.
+                    event_ids.retain(|id| !failed.contains(id));
+                    failed
+                }
                 Published::Between { .. } => Vec::new(),
             };
             let count = store.count_published(&which).await.map_err(about)?;
@@ -255,12 +259,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
                 let next = format!("postbox events show --table {table} {}", event_ids[0]);
                 return Err(Problem::new(Code::EventMissing, message).next(next).into());
             }
-            if call.json {
-                say_json(&json!({ "table": table.to_string(), "matched": 0, "replayed": 0 }))?;
-            } else {
-                say("no published event matches")?;
-            }
-            return Ok(Exit::Done);
+            return replay::nothing(call, &table, "no published event matches");
         }
         let moved = if has_history {
             format!(" (and INSERT INTO {table} SELECT … FROM {table}_history for what was moved there)")

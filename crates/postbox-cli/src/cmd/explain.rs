@@ -37,7 +37,8 @@ fn find(wanted: &str) -> Option<Code> {
 
 fn list(as_json: bool) -> Result<Exit, Failure> {
     if as_json {
-        say_json(&Code::ALL.iter().map(|code| to_json(*code)).collect::<Value>())?;
+        let codes: Vec<Value> = Code::ALL.iter().map(|code| to_json(*code)).collect();
+        say_json(&json!({ "codes": codes }))?;
     } else {
         let width = Code::ALL.iter().map(|code| code.as_str().len()).max().unwrap_or_default();
         let lines = Code::ALL.iter().map(|code| format!("{:<width$}  {}", code.as_str(), code.meaning()));

@@ -79,21 +79,22 @@ pub(crate) fn limit(call: &Call<'_>) -> Result<u32, Failure> {
     Ok(number(call, "limit", 1..=MOST_ROWS)?.unwrap_or(50))
 }
 
-/// A moment, if it is given: how long ago, or a time as RFC 3339 has it.
+/// What a moment is given as.
+pub(crate) const MOMENT: &str = "give how long ago, such as 2h, or a time such as 2026-11-15T12:00:00Z";
+
+/// A moment: how long ago, or a time as RFC 3339 has it.
+pub(crate) fn moment_of(given: &str, now: OffsetDateTime) -> Option<OffsetDateTime> {
+    let ago = || now.checked_sub(parse_delay(given).ok()?.try_into().ok()?);
+    OffsetDateTime::parse(given, &Rfc3339).ok().or_else(ago)
+}
+
+/// A moment, if it is given.
 pub(crate) fn moment(
     call: &Call<'_>,
     flag: &str,
     now: OffsetDateTime,
 ) -> Result<Option<OffsetDateTime>, Failure> {
-    let read = |given: &str| {
-        if let Ok(at) = OffsetDateTime::parse(given, &Rfc3339) {
-            return Ok(at);
-        }
-        let back = parse_delay(given).ok().and_then(|ago| now.checked_sub(ago.try_into().ok()?));
-        back.ok_or_else(|| {
-            wrong(flag, given, "give how long ago, such as 2h, or a time such as 2026-11-15T12:00:00Z")
-        })
-    };
+    let read = |given: &str| moment_of(given, now).ok_or_else(|| wrong(flag, given, MOMENT));
     call.text(flag).map(read).transpose()
 }
 

@@ -13,7 +13,7 @@ use crate::ask::Change;
 use crate::assemble::operator;
 use crate::cli::Call;
 use crate::database::Database;
-use crate::render::thousands;
+use crate::render::{counted, thousands};
 use crate::report::{Exit, Failure, Problem};
 use crate::say::{say, say_json};
 
@@ -112,11 +112,12 @@ fn announce(call: &Call<'_>, table: &TableName, step: &Step) {
 
 fn summary(table: &TableName, plan: &Plan, granted: bool, dry: bool) -> String {
     let grants = if granted { ", grants given" } else { "" };
-    match (plan.steps.len(), dry) {
-        (0, true) => format!("{table}: nothing to do"),
-        (0, false) => format!("{table}: nothing to do{grants}"),
-        (steps, false) => format!("{table}: done, {steps} steps{grants}"),
-        (_, true) => {
+    let steps = counted(plan.steps.len() as u64, "step");
+    match (plan.steps.is_empty(), dry) {
+        (true, true) if granted => format!("{table}: + grants\n{table}: nothing was changed"),
+        (true, _) => format!("{table}: nothing to do{grants}"),
+        (false, false) => format!("{table}: done, {steps}{grants}"),
+        (false, true) => {
             let step = |step: &Step| match step.lock {
                 StepLock::None => format!("{table}: {}", step.what),
                 StepLock::Short => format!(
@@ -132,7 +133,7 @@ fn summary(table: &TableName, plan: &Plan, granted: bool, dry: bool) -> String {
             }
             let waits = plan.steps.iter().any(|step| step.lock == StepLock::Writers);
             let how = if waits { "in one transaction" } else { "no rewrite, no long lock" };
-            lines.push(format!("{table}: {} steps, {how}; nothing was changed", plan.steps.len()));
+            lines.push(format!("{table}: {steps}, {how}; nothing was changed"));
             lines.join("\n")
         }
     }

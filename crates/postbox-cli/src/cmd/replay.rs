@@ -114,7 +114,8 @@ async fn replay(
         }
         done.events.extend(got);
         progress.at(&format!("replayed {} of {}", thousands(done.events.len() as u64), thousands(rows)));
-        due += pause;
+        // What a slow database has delayed is not made up for: the pace is what receivers can take.
+        due = (due + pause).max(Instant::now());
         tokio::select! {
             biased;
             _ = &mut stop => {
@@ -191,6 +192,15 @@ pub(crate) fn left_alone(events: u64) -> String {
     format!("  left alone {}: others changed them meanwhile, or hold them", thousands(events))
 }
 
+/// There is nothing to replay: in the form of what was replayed, or in these words.
+pub(crate) fn nothing(call: &Call<'_>, table: &TableName, words: &str) -> Result<Exit, Failure> {
+    if call.json {
+        return Became::default().report(call, table, &Done::default(), 0, Duration::ZERO);
+    }
+    say(words)?;
+    Ok(Exit::Done)
+}
+
 impl Became {
     fn report(
         &self,
@@ -243,8 +253,11 @@ impl Became {
 
 #[cfg(test)]
 mod tests {
-    use super::{BATCH, Pace};
+    use super::{BATCH, Pace, Progress, replay};
+    use postbox_core::{EventId, StoreError};
     use std::time::Duration;
+    use tokio::time::Instant;
+    use uuid::Uuid;
 
     #[test]
     fn a_rate_is_kept_in_small_steps() {
@@ -253,5 +266,23 @@ mod tests {
         assert_eq!(step(Some(1.0)), (1, Duration::from_secs(1)));
         assert_eq!(step(Some(64.0)), (16, Duration::from_millis(250)));
         assert!(step(Some(1e6)).0 <= BATCH * 2);
+    }
+
+    #[tokio::test]
+    async fn after_a_delay_the_rate_is_what_it_was() {
+        let pace = Pace { first: None, rate: Some(4.0), watch: Duration::ZERO };
+        let mut calls: Vec<Instant> = Vec::new();
+        let next = async |_: u32| {
+            calls.push(Instant::now());
+            if calls.len() == 1 {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            Ok::<_, StoreError>(vec![EventId(Uuid::now_v7())])
+        };
+        let done =
+            replay(&"org_outbox".parse().unwrap(), &pace, 4, &Progress::new(true), next).await.unwrap();
+        assert_eq!(done.events.len(), 4);
+        let apart: Vec<Duration> = calls.windows(2).map(|two| two[1] - two[0]).collect();
+        assert!(apart.iter().all(|apart| *apart >= Duration::from_millis(240)), "{apart:?}");
     }
 }

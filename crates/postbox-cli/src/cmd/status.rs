@@ -11,7 +11,7 @@ use super::{block_on, given, tables, within_patience};
 use crate::cli::Call;
 use crate::config::Config;
 use crate::database::Database;
-use crate::render::{Tint, age, paint, printable, thousands};
+use crate::render::{Tint, age, paint, printable, relay_name, thousands};
 use crate::report::{Exit, Failure, Plugin, Problem};
 use crate::say::{say, say_json};
 
@@ -144,7 +144,9 @@ fn check(call: &Call<'_>, seen: &[Status], problems: Vec<Problem>) -> Result<Exi
         say_json(&json!({ "ok": well && problems.is_empty(), "tables": tables.collect::<Vec<_>>() }))?;
     } else if nagios(call) {
         let said = |(status, beyond): (&Status, &Vec<String>)| status.nagios(&bounds, beyond.is_empty());
-        let said: Vec<(Plugin, String)> = judged().map(said).collect();
+        let mut said: Vec<(Plugin, String)> = judged().map(said).collect();
+        // The first line is what an alert shows.
+        said.sort_by_key(|(state, _)| std::cmp::Reverse(*state));
         if problems.is_empty() {
             let lines: Vec<&str> = said.iter().map(|(_, line)| line.as_str()).collect();
             say(&lines.join("\n"))?;
@@ -223,7 +225,7 @@ impl Status {
         let about = if counts.estimated { "~" } else { "" };
         let mut parts = vec![match (layout, &relay.leader) {
             (Layout::Bare, _) => "bare table (leader unknown)".to_owned(),
-            (Layout::Full, Some(leader)) => format!("leader {} (epoch {})", name_of(leader), relay.epoch),
+            (Layout::Full, Some(leader)) => format!("leader {} (epoch {})", relay_name(leader), relay.epoch),
             (Layout::Full, None) => "no leader".to_owned(),
         }];
         match self.ordered {
@@ -286,19 +288,4 @@ impl Status {
 /// Whole where that says enough.
 fn per_second(rate: f64) -> String {
     if rate >= 10.0 { format!("{rate:.0}") } else { format!("{rate:.1}") }
-}
-
-/// A relay's name, without what makes it unique.
-fn name_of(holder: &str) -> String {
-    printable(holder.rsplit_once('/').map_or(holder, |(name, _)| name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::name_of;
-
-    #[test]
-    fn a_relay_is_named_without_what_makes_it_unique() {
-        assert_eq!(name_of("pod-7:12/0198aa"), "pod-7:12");
-    }
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::kind::Shape;
 use super::layers::Effective;
 use super::{Config, database};
+use crate::render::{Cell, table};
 
 /// The configuration for people.
 pub(crate) fn text(config: &Config) -> String {
@@ -17,7 +18,7 @@ pub(crate) fn text(config: &Config) -> String {
         .filter(|effective| config.databases.is_empty() || !database::is_own(effective.setting.path))
         .map(|effective| {
             let setting = effective.setting;
-            let value = printable(&masked(effective).join(","));
+            let value = masked(effective).join(",");
             let value = if value.is_empty() { "-".to_owned() } else { value };
             [setting.path.to_owned(), value, effective.origin.to_string(), setting.env.to_owned()]
         })
@@ -27,9 +28,7 @@ pub(crate) fn text(config: &Config) -> String {
         .databases
         .iter()
         .flat_map(|database| database::shown_settings(database).into_iter().map(move |own| (database, own)))
-        .map(|(database, (key, value, from))| {
-            [database.name.clone(), key.to_owned(), printable(&value), from]
-        })
+        .map(|(database, (key, value, from))| [database.name.clone(), key.to_owned(), value, from])
         .collect();
     if !databases.is_empty() {
         out.push('\n');
@@ -46,13 +45,13 @@ pub(crate) fn text(config: &Config) -> String {
                     Some(template) => format!("{} → {template}", route.topic),
                     None => route.topic.clone(),
                 };
-                [printable(&topic), name.clone(), route.origin.to_string(), printable(&url)]
+                [topic, name.clone(), route.origin.to_string(), url]
             })
             .collect();
         rows.extend(config.dead_letter.iter().map(|name| {
             let url = config.sink(name).map(|sink| sink.url.to_string()).unwrap_or_default();
             let origin = config.origin("dead_letter").map(ToString::to_string).unwrap_or_default();
-            ["(dead events)".to_owned(), name.clone(), origin, printable(&url)]
+            ["(dead events)".to_owned(), name.clone(), origin, url]
         }));
         out.push('\n');
         out.push_str(&aligned(["ROUTE", "SINK", "FROM", "URL"], &rows));
@@ -61,9 +60,7 @@ pub(crate) fn text(config: &Config) -> String {
         .sinks
         .iter()
         .flat_map(|sink| sink.options.shown().map(move |option| (sink, option)))
-        .map(|(sink, (name, value))| {
-            [sink.name.clone(), printable(name), printable(&value), sink.origin.to_string()]
-        })
+        .map(|(sink, (name, value))| [sink.name.clone(), name.to_owned(), value, sink.origin.to_string()])
         .collect();
     if !options.is_empty() {
         out.push('\n');
@@ -155,25 +152,7 @@ fn value(effective: &Effective) -> Value {
     }
 }
 
-/// Nothing that a file or variable holds may move the cursor or colour the terminal.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
 fn aligned(head: [&str; 4], rows: &[[String; 4]]) -> String {
-    let head = head.map(str::to_owned);
-    let mut widths = [0; 4];
-    for row in std::iter::once(&head).chain(rows) {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut out = String::new();
-    for row in std::iter::once(&head).chain(rows) {
-        let cells: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        out.push_str(cells.join("  ").trim_end());
-        out.push('\n');
-    }
-    out
+    let rows: Vec<Vec<Cell>> = rows.iter().map(|row| row.iter().map(Cell::text).collect()).collect();
+    table(&head, &rows) + "\n"
 }

@@ -80,6 +80,30 @@ fn one_is_replayed_then_the_rest_of_its_cause_and_the_result_is_the_truth() {
     }
 }
 
+/// As many may be dead as before, and not the same: one was replayed by somebody else, and another has died.
+#[test]
+fn what_has_died_since_the_preview_is_left_alone() {
+    for site in Site::both() {
+        let (mut relay, client) = with_dead(&site, 3);
+        let (path, table) = (site.path("/dead/discard"), site.table);
+        let earlier = if site.db.is_some() { "interval '2 hours'" } else { "7200000000" };
+        let latest = format!("SELECT max(sequence) FROM {table}");
+        site.sql(&format!("UPDATE {table} SET dead_at = dead_at - {earlier} WHERE sequence < ({latest})"));
+        // Who has looked an hour ago has seen two.
+        let body = json!({ "topic": LOST, "rows": 3, "at": "1h" });
+        let job = finished(&client, &client.done(&path, &body));
+        assert_eq!(job["sentence"], "discarded 2 of 2", "{job}");
+        let preview = client.json(&site.path("/dead/preview?action=discard&since=15m"));
+        assert_eq!(preview["rows"], 1, "{preview}");
+        let body = json!({ "since": "15m", "rows": 1, "at": preview["at"] });
+        let job = finished(&client, &client.done(&path, &body));
+        assert_eq!(job["sentence"], "discarded 1 of 1", "{job}");
+        let wrong = client.post(&path, &json!({ "all": true, "rows": 1, "at": "yesterday" }));
+        assert_eq!(wrong.code(), "OUTBOX_ADMIN_REQUEST", "{wrong:?}");
+        relay.stop(LONG);
+    }
+}
+
 /// All addresses of this machine answer, and only some of them say so.
 #[test]
 fn a_database_elsewhere_is_changed_by_whoever_types_its_name() {

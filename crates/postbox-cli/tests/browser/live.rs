@@ -114,3 +114,22 @@ fn the_overview_has_rates_and_lag_of_each_table_and_sink() {
     desk.browser.wait("what goes there", delivers);
     assert_eq!(desk.browser.complaints(), Vec::<String>::new());
 }
+
+#[test]
+fn what_is_not_known_is_not_said_to_be_well_or_amiss() {
+    let desk = desk!(Place::new());
+    let script = "const tell = arguments[arguments.length - 1];
+        import(new URL('assets/pages/overview.js', document.baseURI)).then(({ nobody, seen, waits }) => {
+            const text = (part) => part.textContent ?? String(part);
+            const table = { layout: 'full', here: { standing: 'standby' } };
+            tell([
+                nobody(table, 'no leader'), nobody({ ...table, here: { standing: 'active' } }, 'no leader'),
+                nobody({ ...table, layout: 'bare' }, 'no leader'), nobody({ layout: null }, 'no leader'),
+                waits(null, null), waits(0, 0), waits(2, 38),
+                seen({ error: null, at: '2026-01-01T00:00:00Z' }), seen({ error: {}, at: '2026-01-01T00:00:00Z' }),
+            ].map((part) => part === null ? 'null' : text(part).replace(/of .* ago/, 'of then')).join('|'));
+        });";
+    let said = desk.browser.run_async(script, &[]);
+    let known = "no leader|none: relays share it|not known: the table is bare|–|false|nothing waits|oldest 38s|null|numbers of then";
+    assert_eq!(said.as_str(), Some(known));
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{Done, TOPIC};
 
@@ -22,7 +22,7 @@ fn commands(run: Run<'_>, path: &[String]) -> Vec<String> {
     names.flat_map(|name| commands(run, &[path, &[name.to_owned()]].concat())).collect()
 }
 
-/// Runs every command with `--json` on a table that holds a published and a dead event; all must answer in JSON.
+/// Runs every command with `--json` on a table that holds a published and a dead event; all must answer with objects of JSON.
 pub(crate) fn check_every_command(run: Run<'_>, table: &str, sent: &str, dead: &str) {
     // What each is called with, apart from the table, and how it ends.
     let cases: BTreeMap<&str, (String, i32)> = [
@@ -72,7 +72,8 @@ pub(crate) fn check_every_command(run: Run<'_>, table: &str, sent: &str, dead: &
         let silent = matches!(name.as_str(), "relay" | "events tail");
         assert_eq!(done.stdout.is_empty(), silent, "{name}: {done:#?}");
         for line in done.stdout.lines() {
-            serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{name}: {error}: {line}"));
+            let object = serde_json::from_str::<Map<String, Value>>(line);
+            object.unwrap_or_else(|error| panic!("{name}: {error}: {line}"));
         }
     }
 }

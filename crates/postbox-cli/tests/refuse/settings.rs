@@ -187,6 +187,7 @@ fn config_check_and_show_and_explain() {
     let explained = place.ok(&["explain", "OUTBOX_TABLE_MISSING"]);
     assert!(explained.contains("does not exist") && explained.contains("next: "), "{explained}");
     assert!(place.ok(&["explain"]).lines().count() >= 30);
+    assert!(place.json(&["explain"])["codes"].as_array().unwrap().len() >= 30);
     assert_eq!(place.json(&["explain", "timeout"])["code"], "OUTBOX_TIMEOUT");
     assert!(place.ok(&["--version"]).starts_with("postbox "));
     let help = place.run(&[]);

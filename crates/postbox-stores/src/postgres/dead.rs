@@ -115,13 +115,14 @@ impl DeadLetters for PgAdmin {
     async fn causes(&self, filter: &DeadFilter) -> Result<Vec<DeadCause>, StoreError> {
         let sql = fill(
             self.looked().await?,
-            "SELECT {{cause}}, topic, count(*), {{time(min(dead_time))}}, {{time(max(dead_time))}} FROM {{table}} WHERE {{where}}
-             GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 1000",
+            "SELECT {{cause}}, topic, count(*), {{time(min(dead_time))}}, {{time(max(dead_time))}}, coalesce(min(last_error), '')
+             FROM {{table}} WHERE {{where}} GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 1000",
         );
         let rows = ask::all(&self.pool, about(sql, filter)).await?;
         let read = |row: &sqlx::postgres::PgRow| -> Result<DeadCause, sqlx::Error> {
             Ok(DeadCause {
                 cause: row.try_get(0)?,
+                example: row.try_get(5)?,
                 topic: row.try_get(1)?,
                 events: u64::try_from(row.try_get::<i64, _>(2)?).unwrap_or(0),
                 first: row.try_get(3)?,

@@ -78,6 +78,7 @@ pub async fn dead_events_are_found_replayed_and_discarded<S: Subject>(subject: &
     assert_eq!(oldest[0].last_error.as_deref(), Some("OUTBOX_REJECTED: never"));
     let causes = admin.causes(&all).await.unwrap();
     assert_eq!(causes.iter().map(|cause| cause.events).collect::<Vec<_>>(), [8, 4]);
+    assert!(causes.iter().all(|cause| cause.example == "OUTBOX_REJECTED: never"), "{causes:?}");
     let of_topic =
         DeadFilter { topic: Some(OTHER.to_string()), cause: Some(causes[1].cause.clone()), ..all.clone() };
     assert_eq!(admin.count(&of_topic).await.unwrap(), 4);

@@ -3,7 +3,7 @@
 import { at, get, refused } from "../api.js";
 import { fill, h } from "../dom.js";
 import { bar } from "../filter.js";
-import { clock, counted, number } from "../format.js";
+import { clock, counted, number, short } from "../format.js";
 import { JobsPanel, start } from "../jobs.js";
 import { listen } from "../keys.js";
 import { reveal } from "../dom.js";
@@ -92,6 +92,7 @@ function one(view, cause, link, asked, jobs) {
       "div",
       { class: "cause-text" },
       h("div", { class: "cause-what" }, h("a", { href: link({ cause: cause.id }), "data-key": `cause ${cause.id}` }, cause.cause || "no error is known")),
+      cause.example !== cause.cause && h("div", { class: "cause-more" }, "such as ", short(cause.example, 200)),
       h("div", { class: "cause-more" }, cause.topic, " · ", cause.first === cause.last ? clock(cause.first) : `${clock(cause.first)} – ${clock(cause.last)}`),
     ),
     h("div", { class: "row" }, h("a", { class: "button", href: link({ cause: cause.id }), "data-key": `see ${cause.id}` }, single ? "See it" : "See them"), button(single ? "Replay…" : "Replay one…", press, { kind: "main", refused: refused(), key: `replay ${cause.id}` })),

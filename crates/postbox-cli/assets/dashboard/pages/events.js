@@ -48,7 +48,7 @@ export function show(view) {
     fill(
       result,
       bulk(view, query, found),
-      found ? h("section", { class: "card card-flush", "aria-label": "Events" }, list.node, pager(page, after, link)) : none(query, page, link),
+      found ? h("section", { class: "card card-flush", "aria-label": "Events" }, list.node, pager(query, page, after, link)) : none(query, page, link),
       page.command && cli(page.command),
     );
   };
@@ -86,10 +86,10 @@ function bulk(view, query, found) {
   return h("p", {}, h("a", { href: to("dead", [], { table: view.query.get("table"), ...filter }), "data-key": "bulk" }, "See what these died of, and replay all that match →"));
 }
 
-function pager(page, after, link) {
+function pager(query, page, after, link) {
   const newest = after && h("a", { class: "button", href: link({ after: "" }), "data-key": "first page" }, "⇤ From the start");
   const next = page.next && h("a", { class: "button", href: link({ after: page.next }), "data-key": "next page" }, "Further →");
-  const note = page.bounded ? ["Only the latest 100,000 of each kind were looked at. ", h("a", { href: link({ deep: "true" }), "data-key": "deep" }, "Look through all")] : `${number(page.events.length)} shown${page.next ? "" : ", the last ones"}`;
+  const note = page.bounded ? [`Only the ${query.order === "oldest" ? "oldest" : "latest"} 100,000 of each kind were looked at. `, h("a", { href: link({ deep: "true" }), "data-key": "deep" }, "Look through all")] : `${number(page.events.length)} shown${page.next ? "" : ", the last ones"}`;
   return h("div", { class: "pager" }, h("span", {}, note), h("span", { class: "row" }, newest, next));
 }
 

@@ -3,7 +3,7 @@
 import { session } from "../api.js";
 import { spark } from "../chart.js";
 import { fill, h } from "../dom.js";
-import { about, duration, number, perSecond, relayName } from "../format.js";
+import { about, ago, duration, number, perSecond, relayName } from "../format.js";
 import { History } from "../history.js";
 import { live } from "../live.js";
 import { card, cli, empty, failure, head, stat, tag } from "../parts.js";
@@ -78,11 +78,29 @@ function stats(tables) {
     { class: "grid-stats" },
     stat("In", perSecond(sum("in_per_second")), { more: "written" }),
     stat("Out", perSecond(sum("out_per_second")), { more: "delivered" }),
-    stat("Waiting", about(sum("waiting"), estimated), { more: sum("waiting") ? `oldest ${duration(most("oldest_seconds"))}` : "nothing waits", href: to("events", [], { ...query, status: "new" }) }),
+    stat("Waiting", about(sum("waiting"), estimated), { more: waits(sum("waiting"), most("oldest_seconds")), href: to("events", [], { ...query, status: "new" }) }),
     stat("Lag p50", duration(most("lag_p50_seconds")), { more: `p99 ${duration(most("lag_p99_seconds"))}` }),
-    stat("Dead", about(dead, estimated), { kind: dead ? "bad" : "", more: dead ? "see why →" : "none", href: to("dead", [], { table: deadest ?? query.table }) }),
-    stat("Blocked", about(sum("blocked"), estimated), { more: sum("blocked") ? "aggregates" : "none", href: to("blocked", [], query) }),
+    stat("Dead", about(dead, estimated), { kind: dead ? "bad" : "", more: dead ? "see why →" : dead === 0 && "none", href: to("dead", [], { table: deadest ?? query.table }) }),
+    stat("Blocked", about(sum("blocked"), estimated), { more: sum("blocked") ? "aggregates" : sum("blocked") === 0 && "none", href: to("blocked", [], query) }),
   );
+}
+
+/// What waits, and that nothing does: of a table that nobody has looked at yet neither is known.
+export function waits(waiting, oldest) {
+  return waiting ? `oldest ${duration(oldest)}` : waiting === 0 && "nothing waits";
+}
+
+/// Since when numbers stand still, where the table cannot be looked at.
+export function seen(table) {
+  return table.error && table.at && h("div", { class: "small faint" }, `numbers of ${ago(table.at)}`);
+}
+
+/// That nobody leads, in these words; where no leader is known or needed that is no reason to worry.
+export function nobody(table, words) {
+  if (table.layout === null) return "–";
+  if (table.layout === "bare") return h("span", { class: "faint" }, "not known: the table is bare");
+  if (table.here?.standing === "active") return h("span", { class: "faint" }, "none: relays share it");
+  return h("span", { class: "warn" }, words);
 }
 
 function tables(all, histories) {
@@ -93,15 +111,15 @@ function tables(all, histories) {
       "tr",
       {},
       h("td", { class: "is-wide" }, h("a", { href: to("table", [], { table: table.id }), "data-key": `table ${table.id}` }, h("b", {}, table.table)), h("div", { class: "small faint" }, table.place)),
-      h("td", { class: `${colour} nowrap` }, `${mark} ${table.health}`, table.paused && [" ", tag("paused", "warn")]),
+      h("td", { class: `${colour} nowrap` }, `${mark} ${table.health}`, table.paused && [" ", tag("paused", "warn")], seen(table)),
       h("td", { class: "right" }, about(table.waiting, table.estimated)),
       h("td", { class: "right" }, table.waiting ? duration(table.oldest_seconds) : "–"),
       h("td", { class: "right nowrap" }, lag(table)),
       h("td", { class: "right" }, perSecond(table.in_per_second)),
       h("td", { class: "right" }, perSecond(table.out_per_second)),
       h("td", {}, spark(points, (point) => point.out_per_second, "tone-2", `Out of ${table.table} over the last minutes`)),
-      h("td", { class: "right" }, table.dead ? h("a", { class: "bad", href: to("dead", [], { table: table.id }), "data-key": `dead ${table.id}` }, about(table.dead, table.estimated)) : "0"),
-      h("td", { class: "nowrap" }, table.leader ? [relayName(table.leader), h("div", { class: "small faint" }, `epoch ${number(table.epoch)}`)] : h("span", { class: "warn" }, "no leader")),
+      h("td", { class: "right" }, table.dead ? h("a", { class: "bad", href: to("dead", [], { table: table.id }), "data-key": `dead ${table.id}` }, about(table.dead, table.estimated)) : number(table.dead)),
+      h("td", { class: "nowrap" }, table.leader ? [relayName(table.leader), h("div", { class: "small faint" }, `epoch ${number(table.epoch)}`)] : nobody(table, "no leader")),
     );
   };
   const names = [["Table"], ["Health"], ["Waiting", "right"], ["Oldest", "right"], ["Lag p50 / p99", "right"], ["In", "right"], ["Out", "right"], ["Last minutes"], ["Dead", "right"], ["Leader"]];

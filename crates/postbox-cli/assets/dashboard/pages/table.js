@@ -8,7 +8,7 @@ import { History } from "../history.js";
 import { live } from "../live.js";
 import { button, card, cli, facts, failure, head, notice, stat, tag, toast } from "../parts.js";
 import { to } from "../router.js";
-import { health } from "./overview.js";
+import { health, nobody, seen, waits } from "./overview.js";
 
 export const title = "Table";
 
@@ -21,7 +21,7 @@ export function show(view) {
     const table = live.table(view.table);
     if (!table) return;
     fill(actions, table.paused ? resumeButton(view, commands) : pauseButton(view, commands));
-    fill(parts.state, health(table.health, table.sentence), table.error && failure(table.error), paused(table), stats(view, table));
+    fill(parts.state, health(table.health, table.sentence), table.error && failure(table.error), seen(table), paused(table), stats(view, table));
     fill(parts.charts, h("div", { class: "grid" }, card(null, {}, history.backlog()), card(null, {}, history.rates()), card(null, {}, history.lag()), card(null, {}, history.dead())));
     fill(parts.work, work(table, commands));
   };
@@ -52,11 +52,11 @@ function stats(view, table) {
   return h(
     "div",
     { class: "grid-stats" },
-    stat("Waiting", about(table.waiting, estimated), { more: table.waiting ? `oldest ${duration(table.oldest_seconds)}` : "nothing waits", href: events("new") }),
-    stat("Empty in", table.waiting ? (left === null ? "–" : `~${duration(Math.max(1, left))}`) : "now", { more: left === null && table.waiting ? "not while nothing goes out" : `${perSecond(table.out_per_second)} out` }),
+    stat("Waiting", about(table.waiting, estimated), { more: waits(table.waiting, table.oldest_seconds), href: events("new") }),
+    stat("Empty in", table.waiting === 0 ? "now" : left === null ? "–" : `~${duration(Math.max(1, left))}`, { more: left === null && table.waiting ? "not while nothing goes out" : `${perSecond(table.out_per_second)} out` }),
     stat("In flight", about(table.in_flight, estimated), { href: events("publishing") }),
     stat("Scheduled", about(table.scheduled, estimated), { more: "for later" }),
-    stat("Dead", about(table.dead, estimated), { kind: table.dead ? "bad" : "", more: table.dead ? "see why →" : "none", href: to("dead", [], { table: view.table }) }),
+    stat("Dead", about(table.dead, estimated), { kind: table.dead ? "bad" : "", more: table.dead ? "see why →" : table.dead === 0 && "none", href: to("dead", [], { table: view.table }) }),
     stat("Blocked", about(table.blocked, estimated), { more: "aggregates", href: to("blocked", [], { table: view.table }) }),
   );
 }
@@ -68,7 +68,7 @@ function work(table, commands) {
   const here = table.here;
   const mine = here && [tag(here.standing, STANDING[here.standing]), " ", relayName(here.name), here.last_delivery_seconds !== null && `, last delivery ${duration(here.last_delivery_seconds)} ago`, here.problem && h("div", { class: "bad" }, here.problem)];
   const pairs = [
-    ["Leader", table.leader ? `${relayName(table.leader)}, epoch ${number(table.epoch)}` : h("span", { class: "warn" }, "nobody: events wait until a relay starts")],
+    ["Leader", table.leader ? `${relayName(table.leader)}, epoch ${number(table.epoch)}` : nobody(table, "nobody: events wait until a relay starts")],
     ["This process", mine ?? "does not relay this table"],
     ["Claims", table.strategy],
     ["Order", ORDERED[table.ordered]],

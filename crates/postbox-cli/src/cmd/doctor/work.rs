@@ -6,7 +6,7 @@ use postbox_core::{Code, Finding, TableName};
 
 use super::Look;
 use crate::config::Relay;
-use crate::render::{age, counted, printable, thousands};
+use crate::render::{age, counted, relay_name, thousands};
 
 /// Events that have been due for longer than this are late, and far too late.
 const LATE: Duration = Duration::from_secs(10);
@@ -30,7 +30,7 @@ pub(super) fn findings(table: &TableName, look: &Look, led: bool) -> Vec<Finding
     let wait = if counts.pending == 1 { "waits" } else { "wait" };
     match &relay.leader {
         Some(leader) => {
-            let name = name_of(leader);
+            let name = relay_name(leader);
             findings.push(Finding::good("relay", format!("{name} relays (epoch {})", relay.epoch)));
         }
         None if led && counts.pending > 0 => findings.push(Finding::wrong(
@@ -99,7 +99,7 @@ fn stuck(
     );
     match (&first.relay.leader, &second.relay.leader) {
         (Some(before), Some(leader)) if before == leader => {
-            let (name, epoch) = (name_of(leader), second.relay.epoch);
+            let (name, epoch) = (relay_name(leader), second.relay.epoch);
             Some(Finding::wrong(
                 "owner",
                 Code::OwnerStuck,
@@ -143,11 +143,6 @@ fn grows(first: &Look, second: &Look, apart: Duration) -> Option<Finding> {
         ),
         "mend what is slow: a sink, or raise relay.concurrency and relay.batch_size",
     ))
-}
-
-/// A relay's name, without what makes it unique.
-fn name_of(holder: &str) -> String {
-    printable(holder.rsplit_once('/').map_or(holder, |(name, _)| name))
 }
 
 #[cfg(test)]

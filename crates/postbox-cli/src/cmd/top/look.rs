@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use postbox_core::{
-    DeadCause, DeadFilter, DeadLetters as _, Diagnose as _, Inspect as _, TableCounts, TableName, TableRelay,
+    DeadCause, DeadFilter, DeadLetters as _, Diagnose as _, Inspect as _, Layout, TableCounts, TableName,
+    TableRelay,
 };
 use postbox_stores::any::AnyAdmin;
 use serde_json::{Value, json};
@@ -23,6 +24,8 @@ struct Watched {
     database: Option<String>,
     table: TableName,
     admin: AnyAdmin,
+    /// Whether one relay is to lead.
+    single_active: bool,
     /// What had been written at the last look, and when that was.
     written: Option<(Instant, i64)>,
 }
@@ -47,6 +50,8 @@ pub(super) struct Row {
 pub(super) struct State {
     pub(super) counts: TableCounts,
     pub(super) relay: TableRelay,
+    /// Whether nobody is seen to lead, whoever relays: others share the table, or it has no place for a name.
+    pub(super) unled: bool,
     /// Events written per second, as far as the database tells.
     pub(super) written_per_second: Option<f64>,
     /// What events died of, where somebody wants to know.
@@ -64,9 +69,11 @@ impl Tables {
                 let message = format!("{} does not exist", database.place());
                 return Err(Problem::new(postbox_core::Code::DatabaseFile, message).into());
             }
+            let single_active = call.config.relay.single_active;
             for table in tables(&call.config)? {
                 let admin = database.admin(&table, &call.config);
-                all.push(Watched { database: call.config.database.clone(), table, admin, written: None });
+                let database = call.config.database.clone();
+                all.push(Watched { database, table, admin, single_active, written: None });
             }
         }
         Ok(Self(all))
@@ -87,17 +94,17 @@ impl Watched {
         };
         let (admin, table) = (&self.admin, &self.table);
         let asked = async {
-            let counts = admin.counts().await?;
+            let (layout, counts) = (admin.layout().await?, admin.counts().await?);
             let (relay, flow) = (admin.relay().await?, admin.flow().await?);
             let causes = if causes && counts.dead > 0 {
                 admin.causes(&DeadFilter::default()).await?
             } else {
                 Vec::new()
             };
-            Ok((counts, relay, flow, causes))
+            Ok((layout, counts, relay, flow, causes))
         };
         let asked = async { asked.await.map_err(|error| Failure::from(Problem::about(table, &error))) };
-        let (counts, relay, flow, causes) = match Box::pin(within_patience(asked)).await {
+        let (layout, counts, relay, flow, causes) = match Box::pin(within_patience(asked)).await {
             Ok(answers) => answers,
             Err(failure) => return Row { name, state: Err(failure.first().0) },
         };
@@ -108,7 +115,8 @@ impl Watched {
             let events = (written - before).max(0) as f64;
             events / now.duration_since(then).as_secs_f64().max(0.001)
         });
-        Row { name, state: Ok(State { counts, relay, written_per_second, causes }) }
+        let unled = !self.single_active || layout == Layout::Bare;
+        Row { name, state: Ok(State { counts, relay, unled, written_per_second, causes }) }
     }
 }
 

@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 
 use super::look::{Row, Seen, State};
 use crate::cmd::demo::view::{Line, Size};
-use crate::render::{Tint, age, clock, counted, printable, short, thousands};
+use crate::render::{Tint, age, clock, counted, printable, relay_name, short, thousands};
 
 /// From here on there is room for more columns.
 const WIDE: usize = 110;
@@ -117,7 +117,7 @@ fn troubles(row: &Row) -> Vec<(Health, String)> {
         Ok(state) => state,
         Err(error) => return vec![(Health::Ill, error.clone())],
     };
-    let State { counts, relay, .. } = state;
+    let State { counts, relay, unled, .. } = state;
     let mut troubles = Vec::new();
     let oldest = counts.oldest_pending_age;
     if relay.paused_at.is_some() {
@@ -125,7 +125,7 @@ fn troubles(row: &Row) -> Vec<(Health, String)> {
         let reason = relay.paused_reason.as_deref().filter(|reason| !reason.is_empty());
         let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
         troubles.push((Health::Doubtful, format!("paused by {who}{reason}")));
-    } else if relay.leader.is_none() && counts.pending > 0 && oldest > LATE {
+    } else if relay.leader.is_none() && !unled && counts.pending > 0 && oldest > LATE {
         troubles.push((Health::Ill, format!("nobody relays, {} wait", counted(counts.pending, "event"))));
     } else if oldest > FAR_TOO_LATE {
         troubles.push((Health::Ill, format!("the oldest event has waited for {}", age(oldest))));
@@ -208,10 +208,10 @@ fn cells(state: &State, wide: bool) -> Vec<String> {
     cells
 }
 
-/// Who relays, without what makes the name unique.
+/// Who relays.
 fn leader(state: &State) -> String {
-    let name = state.relay.leader.as_deref().map(|name| name.rsplit_once('/').map_or(name, |(name, _)| name));
-    name.map_or_else(|| "nobody".to_owned(), printable)
+    let nobody = if state.unled { "-" } else { "nobody" };
+    state.relay.leader.as_deref().map_or_else(|| nobody.to_owned(), relay_name)
 }
 
 fn rate(rate: Option<f64>) -> String {
@@ -246,7 +246,7 @@ mod tests {
         let written_per_second = Some(3.25);
         Row {
             name: name.to_owned(),
-            state: Ok(State { counts, relay, written_per_second, causes: Vec::new() }),
+            state: Ok(State { counts, relay, written_per_second, ..State::default() }),
         }
     }
 
@@ -283,6 +283,16 @@ mod tests {
         let said = |text: &str| lines.iter().any(|line| line == text);
         assert!(said("  ! the oldest event has waited for 30s"), "{lines:#?}");
         assert!(said("  ✗ 3 events dead: postbox dead list") && said("  ✗ no answer"), "{lines:#?}");
+    }
+
+    #[test]
+    fn where_nobody_leads_nobody_is_missed() {
+        for (unled, said) in [(false, true), (true, false)] {
+            let mut row = row("public.a_outbox", 5, 30, 0, None);
+            row.state.as_mut().unwrap().unled = unled;
+            let lines = drawn(vec![row], 80, 24, 0, None);
+            assert_eq!(lines.iter().any(|line| line.contains("nobody")), said, "{lines:#?}");
+        }
     }
 
     #[test]
