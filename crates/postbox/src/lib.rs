@@ -67,7 +67,7 @@
 //!
 //! # Reading the source
 //!
-//! An event's way, in six files: ① `event.rs`, what is enqueued · ② `outbox.rs`, written in the caller's transaction ·
+//! An event's way, in six steps: ① `event.rs`, what is enqueued · ② `outbox.rs`, written in the caller's transaction ·
 //! ③ `relay/run.rs`, the loop · ④ `relay/claim.rs` and `relay/accept.rs`, rows are asked for and taken in · ⑤ `relay/dispatch.rs`, they
 //! are sent · ⑥ `relay/settle.rs`, outcomes become verdicts. All of them are in `postbox-core`; ②, ④ and ⑥ are SQL in a
 //! database's folder of `postbox-stores`.
@@ -75,10 +75,11 @@
 //! # Features
 //!
 //! `derive` (`#[derive(Event)]`), `postgres` (the PostgreSQL store), `mysql` (the MySQL and MariaDB store), `sqlite` (the
-//! SQLite store, SQLite built in), `sinks` (file, stdout, null), all on by default; `tokio-postgres`, `deadpool-postgres`,
+//! SQLite store, SQLite built in), `sinks` (file, stdout, null), all on by default; `http` (webhooks), `kafka`, `kafka-tls` (TLS and SCRAM,
+//! by OpenSSL), `nats`, `pulsar`, `rabbitmq` and `redis` (a sink each); `tokio-postgres`, `deadpool-postgres`,
 //! `diesel-postgres`, `diesel-mysql`, `diesel-sqlite` and `sea-orm` (enqueue and inbox in the transactions of these drivers); `web` (the
-//! `Idempotency-Key` layer for tower and axum); `consumers` (messages of brokers and webhooks through an inbox; together with `kafka`,
-//! `nats`, `rabbitmq`, `redis`, `http`); `otel` (events carry the trace context of the current span).
+//! `Idempotency-Key` layer for tower and axum); `consumers` (messages through an inbox, from webhooks and each broker whose feature is on, but
+//! Pulsar); `otel` (events carry the trace context of the current span).
 
 // Writing events.
 pub use postbox_core::{

@@ -97,7 +97,7 @@ fn story(url: &str) -> usize {
     assert_eq!(of(&ids[2])["confirmation"], "3 × tea is on its way");
     let (status, page) = shop.get("/");
     assert!(status == 200 && page.contains("2 × &lt;b&gt; is on its way") && !page.contains("<b>"), "{page}");
-    assert_eq!(shop.get("/healthz"), (200, "well\n".to_owned()));
+    assert_eq!(shop.get("/readyz"), (200, "well\n".to_owned()));
 
     // Customers go on ordering while it ends: whoever was told that the order is placed can rely on it.
     let (over, address) = (AtomicBool::new(false), shop.address.clone());

@@ -1,7 +1,7 @@
 //! The second database: an invoice for each order, and an event of its own for each invoice.
 
 use postbox::sqlite::migrate::{self, Extras};
-use postbox::{ConsumerName, Event, EventBus, HandlerResult, Meta, Outbox, Seen};
+use postbox::{ConsumerName, DispatchError, Event, EventBus, HandlerResult, Meta, Outbox, Seen};
 use serde::{Deserialize, Serialize};
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnectOptions;
@@ -36,7 +36,7 @@ pub(crate) async fn make(options: SqliteConnectOptions) -> Result<()> {
     Ok(())
 }
 
-/// Where the events of the orders go. As long as billing is away this fails, and is tried again.
+/// Where the events of the orders go. As long as billing is away they wait, and spend no attempt.
 pub(crate) fn receive(pool: &SqlitePool) -> EventBus {
     let pool = pool.clone();
     EventBus::new().on(move |meta: Meta, order: OrderPlaced| invoice(pool.clone(), meta, order))
@@ -45,7 +45,8 @@ pub(crate) fn receive(pool: &SqlitePool) -> EventBus {
 /// Writes the invoice, once: an event may come again.
 async fn invoice(pool: SqlitePool, meta: Meta, order: OrderPlaced) -> HandlerResult {
     let outbox = Outbox::new(TABLE.parse()?).database("billing");
-    let mut tx = outbox.begin(&pool).await?;
+    // That its database is away is not the event's fault.
+    let mut tx = outbox.begin(&pool).await.map_err(DispatchError::unavailable)?;
     if outbox.inbox().record(&mut tx, &BILLING, meta.event_id).await? == Seen::Before {
         return Ok(());
     }

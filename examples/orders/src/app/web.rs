@@ -16,7 +16,7 @@ pub(super) fn router(shop: Shop, health: RelayHealth) -> Router {
     Router::new()
         .route("/", get(page).post(order_by_form))
         .route("/orders", get(list).post(order))
-        .route("/healthz", get(move || std::future::ready(healthy(&health))))
+        .route("/readyz", get(move || std::future::ready(ready(&health))))
         .with_state(shop)
 }
 
@@ -55,8 +55,8 @@ async fn page(State(shop): State<Shop>) -> Result<Html<String>, Problem> {
     Ok(Html(include_str!("page.html").replace("{{rows}}", &rows)))
 }
 
-/// Red when events wait and nothing delivers them.
-fn healthy(health: &RelayHealth) -> (StatusCode, String) {
+/// Red when events wait and nothing delivers them. For readiness, not for liveness: a restart brings back no database.
+fn ready(health: &RelayHealth) -> (StatusCode, String) {
     match health.problem() {
         None => (StatusCode::OK, "well\n".to_owned()),
         Some(problem) => (StatusCode::SERVICE_UNAVAILABLE, format!("{problem}\n")),
