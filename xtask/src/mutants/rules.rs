@@ -136,4 +136,64 @@ pub(super) const MUTANTS: &[Mutant] = &[
         edits: &[edit("crates/postbox-stores/src/postgres/sql/lead.sql", "WHERE NOT p.own AND", "WHERE false AND")],
         tests: &["after_a_take_over_strands_wait", "hazard_1_", "migrated::a_suspect_is_dispatched_alone"],
     },
+    Mutant {
+        name: "locked-take-over",
+        without: "the take-over that passes by what an outsider has locked",
+        edits: &[edit(
+            "crates/postbox-stores/src/postgres/sql/lead.sql",
+            "    FOR UPDATE OF t SKIP LOCKED\n",
+            "    FOR UPDATE OF t\n",
+        )],
+        tests: &["outsiders::a_locked_row_prevents_no_take_over"],
+    },
+    Mutant {
+        name: "locked-renewal",
+        without: "the renewal of leases that passes by what an outsider has locked",
+        edits: &[edit(
+            "crates/postbox-stores/src/postgres/sql/extend.sql",
+            "    FOR UPDATE OF t SKIP LOCKED\n",
+            "    FOR UPDATE OF t\n",
+        )],
+        tests: &["outsiders::a_locked_row_keeps_no_lease_from_being_renewed"],
+    },
+    Mutant {
+        name: "locked-suspect",
+        without: "the pause after a turn of suspects in vain",
+        edits: &[edit(
+            "crates/postbox-core/src/relay/suspect.rs",
+            "        if !self.waiting && !self.found {\n",
+            "        if false {\n",
+        )],
+        tests: &["outsiders::a_locked_suspect_holds_up_nobody"],
+    },
+    Mutant {
+        name: "forgetful-owner",
+        without: "what an owner that comes back to its place still has in flight",
+        edits: &[edit(
+            "crates/postbox-stores/src/postgres/leader.rs",
+            "        self.reigns(epoch);\n",
+            "        *self.window() = super::window::Window::default();\n",
+        )],
+        tests: &["outsiders::an_owner_that_comes_back_to_its_place_knows_what_still_runs"],
+    },
+    Mutant {
+        name: "no-beat-at-the-end",
+        without: "the signs of life of a relay that stops",
+        edits: &[edit(
+            "crates/postbox-core/src/relay/stop.rs",
+            "            if running(self) {\n",
+            "            if false {\n",
+        )],
+        tests: &["outsiders::a_relay_that_stops_keeps_its_place_while_something_runs"],
+    },
+    Mutant {
+        name: "early-farewell",
+        without: "the rule that rows of a settle leave the window when all of it has been written",
+        edits: &[edit(
+            "crates/postbox-stores/src/postgres/settling.rs",
+            "        let settled = self.settle_all(opened, settlements).await;\n",
+            "        self.let_go(settlements.iter().map(|s| &s.lease));\n        let settled = self.settle_all(opened, settlements).await;\n",
+        )],
+        tests: &["what_a_settle_gave_back_that_failed_is_still_in_flight"],
+    },
 ];
