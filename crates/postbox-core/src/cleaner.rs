@@ -106,6 +106,9 @@ const TIDY_SHARE: u32 = 10;
 /// The longest time between two looks, where they are in vain or fail.
 const TIDY_SELDOM: Duration = Duration::from_mins(10);
 
+/// A century. Who keeps rows for longer keeps them for ever, and much more no database can subtract from its time.
+const LONGEST: Duration = Duration::from_hours(100 * 365 * 24);
+
 /// Runs sweeps every minute until it is closed.
 ///
 /// ```
@@ -158,13 +161,13 @@ impl<S: Sweep> Cleaner<S> {
 
     /// Keeps published rows for so long.
     pub fn retention(mut self, retention: Duration) -> Self {
-        self.request.retention = retention;
+        self.request.retention = retention.min(LONGEST);
         self
     }
 
     /// Deletes dead rows after so long; zero keeps them for ever.
     pub fn dead_retention(mut self, retention: Duration) -> Self {
-        self.request.dead_retention = (!retention.is_zero()).then_some(retention);
+        self.request.dead_retention = (!retention.is_zero()).then_some(retention.min(LONGEST));
         self
     }
 
@@ -194,7 +197,7 @@ impl<S: Sweep> Cleaner<S> {
 
     /// Runs so often.
     pub fn interval(mut self, interval: Duration) -> Self {
-        self.interval = interval;
+        self.interval = interval.min(LONGEST);
         self
     }
 
@@ -251,7 +254,9 @@ impl<S: Sweep> Cleaner<S> {
         loop {
             let swept = match inbox {
                 None => self.store.sweep(&self.request).await?,
-                Some(retention) => self.store.sweep_inbox(retention.keep(), self.request.batch).await?,
+                Some(retention) => {
+                    self.store.sweep_inbox(retention.keep().min(LONGEST), self.request.batch).await?
+                }
             };
             match swept {
                 Swept::Busy => break,
@@ -371,6 +376,13 @@ mod tests {
         assert!((600..=900).contains(&often), "{often}");
         assert_eq!(after, 0, "a stop starts no vacuum");
         assert_eq!(looks(Tidied::Nothing, false).await, (0, 0), "it was told not to");
+    }
+
+    #[test]
+    fn for_ever_is_a_time_that_databases_know() {
+        let tidy = Tidy { looks: Arc::default(), says: Tidied::Nothing };
+        let cleaner = Cleaner::new(tidy).retention(Duration::MAX).dead_retention(Duration::MAX);
+        assert_eq!((cleaner.request.retention, cleaner.request.dead_retention), (LONGEST, Some(LONGEST)));
     }
 
     #[tokio::test(start_paused = true)]

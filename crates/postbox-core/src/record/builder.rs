@@ -14,6 +14,9 @@ use crate::event::{
 use crate::json::Json;
 use crate::topic::Topic;
 
+/// A century. Whoever means never gets it; much more no database can add to its time, and the transaction would fail.
+const LONGEST_DELAY: Duration = Duration::from_hours(100 * 365 * 24);
+
 /// Builds a [`Record`]. Errors of single steps are reported by [`build`](Self::build).
 ///
 /// ```
@@ -185,9 +188,9 @@ impl RecordBuilder {
         self
     }
 
-    /// Not to be delivered before this long after the enqueue, by the database's clock.
+    /// Not to be delivered before this long after the enqueue, by the database's clock; a century at the most.
     pub fn delay(mut self, delay: Duration) -> Self {
-        self.available = Availability::After(delay);
+        self.available = Availability::After(delay.min(LONGEST_DELAY));
         self
     }
 
@@ -235,5 +238,18 @@ impl RecordBuilder {
         };
         check(&fields, &defaults.limits)?;
         Ok(Record { fields, limits: defaults.limits })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_that_never_ends_is_a_century() {
+        let event = Record::builder(Topic::from_static("a.b.c.v1")).json(&1);
+        let available = |delay| event.clone().delay(delay).build().unwrap().available;
+        assert_eq!(available(Duration::MAX), Availability::After(LONGEST_DELAY));
+        assert_eq!(available(Duration::from_secs(3)), Availability::After(Duration::from_secs(3)));
     }
 }

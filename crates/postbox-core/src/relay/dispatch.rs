@@ -22,7 +22,7 @@ impl<S: Store> Engine<S> {
                 if unit.iter().filter_map(until).any(|until| until < must_last) {
                     let lane = &mut self.lanes[number];
                     lane.over(lane::tenant_of(&unit));
-                    unit.into_iter().rev().for_each(|item| lane.queue.push_front(item));
+                    lane.push_front(unit.into_iter());
                     self.next_extend = self.next_extend.min(now);
                     break;
                 }
@@ -64,7 +64,7 @@ impl<S: Store> Engine<S> {
                 self.give_back(report.lane, item.lease, after, reason);
             } else if let Some(held) = self.held.get_mut(&key(&item.lease)) {
                 held.stage = held.fan.as_mut().map_or(Stage::Queued, |fan| fan.requeue(report.lane));
-                lane.queue.push_front(item);
+                lane.push_front(std::iter::once(item));
             }
         }
     }

@@ -258,7 +258,7 @@ impl<S: Store> Engine<S> {
         let Some(fan) = self.held.get(key).and_then(|held| held.fan.as_ref()) else { return };
         let queued = fan.legs.iter().filter(|leg| matches!(leg.state, State::Queued));
         for number in queued.map(|leg| leg.lane).collect::<Vec<_>>() {
-            self.lanes[number].queue.retain(|item| super::lease::key(&item.lease) != *key);
+            self.lanes[number].forget(key);
             self.answer(key, number, Answer::NotAsked { after: None, reason: None });
         }
     }

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::circuit::Circuit;
 use super::deliveries::Deliveries;
-use super::lease::Load;
+use super::lease::{HeldKey, Load, key};
 use super::queue::Queue;
 use super::settings::Settings;
 use super::shares::Shares;
@@ -140,6 +140,18 @@ impl Lane {
         self.report_depth();
     }
 
+    /// What cannot be sent yet is the next again.
+    pub(super) fn push_front(&mut self, items: impl DoubleEndedIterator<Item = Item>) {
+        items.rev().for_each(|item| self.queue.push_front(item));
+        self.report_depth();
+    }
+
+    /// Takes out what waits under a lease that is gone.
+    pub(super) fn forget(&mut self, forgotten: &HeldKey) {
+        self.queue.retain(|item| key(&item.lease) != *forgotten);
+        self.report_depth();
+    }
+
     #[allow(clippy::cast_precision_loss, reason = "gauges are floating point")]
     fn report_depth(&self) {
         self.depth.set(self.queue.len() as f64);
@@ -235,12 +247,35 @@ pub(super) fn tenant_of(unit: &[Item]) -> Option<TenantId> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
     use crate::hot::delivery_for_tests;
+    use crate::testing::FailingDispatcher;
 
     /// Something that waits.
     pub(in crate::relay) fn item(hot: bool) -> Item {
         let (lease, delivery) = delivery_for_tests();
         Item { lease, delivery: Box::new(delivery), alone: false, probe: false, hot }
+    }
+
+    #[test]
+    fn the_depth_shown_is_that_of_the_queue_also_when_something_goes_back_or_is_forgotten() {
+        let sink = BoxDispatcher::new(FailingDispatcher::times(0));
+        let telemetry = Telemetry::new("outbox", "shop_outbox", 1);
+        let mut lane = Lane::new("sink".to_owned(), sink, &Settings::default(), &telemetry);
+        let depth = Arc::new(AtomicU64::new(0));
+        lane.depth = Gauge::from_arc(Arc::clone(&depth));
+        let shown = || f64::from_bits(depth.load(Ordering::Relaxed)).to_string();
+        let first = item(false);
+        let forgotten = key(&first.lease);
+        lane.push(first);
+        lane.push(item(false));
+        let unit = lane.next_unit().unwrap();
+        assert_eq!(shown(), "1");
+        lane.push_front(unit.into_iter());
+        assert_eq!(shown(), "2");
+        lane.forget(&forgotten);
+        assert_eq!((shown().as_str(), lane.queue.len()), ("1", 1));
     }
 }

@@ -214,7 +214,7 @@ impl<S: Store> Engine<S> {
         if let Some(held) = self.let_go(forgotten) {
             let lanes = held.fan.iter().flat_map(|fan| fan.lanes()).chain(held.load.lane);
             for number in lanes {
-                self.lanes[number].queue.retain(|item| key(&item.lease) != *forgotten);
+                self.lanes[number].forget(forgotten);
             }
             self.store.forget(std::slice::from_ref(&held.lease));
             self.report.lost += 1;

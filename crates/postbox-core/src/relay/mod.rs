@@ -122,6 +122,8 @@ impl<S: Store> Relay<S> {
     /// Dropped, the relay is closed all the same; another one takes over as after a crash.
     pub async fn close(&mut self) {
         self.closed = true;
+        // What a dropped run has left: whoever has the table next sends it.
+        self.engine.units.abort_all();
         self.engine.close().await;
     }
 

@@ -116,6 +116,9 @@ impl<S: Store> Engine<S> {
     pub(super) async fn turn(&mut self, now: Instant) {
         let idle = self.claiming.is_none() && self.next_claim > now && self.standing == Standing::Active;
         let wake_at = self.next_deadline(now);
+        // Those of a sink that is down go back one after the other. That would leave suspects no moment in which nothing is at work.
+        let down = self.lanes.iter().any(|lane| lane.circuit.is_open());
+        let admits = self.stopping || !(self.suspects.turn && down);
         tokio::select! {
             Some(report) = self.reports.recv() => {
                 self.ended(report);
@@ -123,7 +126,7 @@ impl<S: Store> Engine<S> {
                     self.ended(report);
                 }
             }
-            Some(event) = hot::next(&mut self.hot) => self.arrived(event),
+            Some(event) = hot::next(&mut self.hot), if admits => self.arrived(event),
             (asked, wanted, answer) = finished(&mut self.claiming) => self.claimed(asked, &wanted, answer),
             (batch, settled) = finished(&mut self.settling) => {
                 // First: the database need not wait until all of this has been taken in.

@@ -293,6 +293,33 @@ impl Dispatcher for Takes {
     }
 }
 
+/// Counts what it has sent, ten seconds after it was asked to.
+#[derive(Debug, Clone, Default)]
+struct Late(Arc<AtomicUsize>);
+
+impl Dispatcher for Late {
+    async fn dispatch(&self, _: &Delivery) -> Result<(), DispatchError> {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// What a run that was dropped has started goes on, until the relay gives up its table: another one sends it then.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_by_a_relay_that_is_closed() {
+    for (closes, sent) in [(false, 1), (true, 0)] {
+        let sink = Late::default();
+        let mut relay = Relay::builder(endless()).dispatcher(sink.clone()).build().unwrap();
+        assert!(tokio::time::timeout(Duration::from_secs(1), relay.run_once()).await.is_err());
+        if closes {
+            relay.close().await;
+        }
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        assert_eq!(sink.0.load(Ordering::SeqCst), sent, "closed: {closes}");
+    }
+}
+
 /// Looking for the events of others takes little of the time of a sink that is quick; of one that is slow it takes none, and may take what it wants.
 #[tokio::test(start_paused = true)]
 async fn a_long_backlog_of_one_sink_is_not_looked_through_all_the_time_for_another() {

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{active, endless, goes_down};
 use crate::code::Code;
+use crate::hot::{Born, HotPath};
+use crate::record::Record;
 use crate::redact::Summary;
 use crate::relay::Relay;
 use crate::relay::claim::Asked;
@@ -17,6 +20,7 @@ use crate::store::{
     Verdict,
 };
 use crate::testing::FailingDispatcher;
+use crate::topic::Topic;
 
 const WAITING: Asked = Asked::Rows(ClaimMode::Waiting);
 
@@ -151,4 +155,25 @@ async fn a_suspect_is_the_probe_of_its_sink_when_it_is_its_turn() {
     tokio::time::advance(turn).await;
     assert_eq!(engine.what_to_claim(Instant::now()), Some(Asked::Rows(ClaimMode::Suspect)));
     assert!(engine.lanes[0].wants_probe(Instant::now()));
+}
+
+/// Hot events of a sink that is down go back one after the other, and a suspect waits until nothing is at work: so they wait for it.
+#[tokio::test(start_paused = true)]
+async fn hot_events_that_would_go_back_leave_suspects_their_turn() {
+    let path = HotPath::new();
+    let relay = Relay::builder(endless()).hot(&path).dispatcher(FailingDispatcher::times(0));
+    let mut engine = relay.build().unwrap().engine;
+    (engine.standing, engine.paused) = (Standing::Active, Some(false));
+    engine.open_hot();
+    goes_down(&mut engine, 0);
+    let record = Record::builder(Topic::from_static("shop.order.placed.v1")).json(&1).build().unwrap();
+    let (row, slot) = (Uuid::now_v7(), path.reserve(1).unwrap());
+    let born = Born { row, at: std::time::Instant::now(), slot, durable: true };
+    path.admit(std::iter::once((born, record, 1)));
+    for suspects in [true, false] {
+        engine.suspects.turn = suspects;
+        engine.turn(Instant::now()).await;
+        assert_eq!(engine.nothing_at_work(), suspects);
+    }
+    assert!(!engine.outcomes.is_empty(), "it goes back now");
 }
