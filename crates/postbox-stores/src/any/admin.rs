@@ -51,7 +51,7 @@ impl AnyAdmin {
     pub fn statement_timeout(self, limit: Duration) -> Self {
         match self {
             Self::Postgres(admin) => Self::Postgres(Box::new(admin.statement_timeout(limit))),
-            other => other,
+            other @ (Self::Sqlite(_) | Self::MySql(_)) => other,
         }
     }
 

@@ -291,7 +291,9 @@ impl AnyDatabase {
     pub fn direct_admin(&self, table: &TableName, max_attempts: i32, lock_ttl: Duration) -> AnyAdmin {
         match &self.0 {
             Kind::Postgres { direct: Some(direct), .. } => pg_admin(direct, table, max_attempts, lock_ttl),
-            _ => self.admin(table, max_attempts, lock_ttl),
+            Kind::Postgres { direct: None, .. } | Kind::Sqlite(_) | Kind::MySql(_) => {
+                self.admin(table, max_attempts, lock_ttl)
+            }
         }
     }
 

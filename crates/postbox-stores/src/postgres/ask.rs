@@ -22,6 +22,10 @@ pub(super) fn ask<'q>(sql: impl Into<String>) -> Ask<'q> {
     sqlx::query(AssertSqlSafe(sql.into())).persistent(false)
 }
 
+/// Whatever the sessions of the pool are otherwise: what waits for a row that somebody changes goes on with what that one has
+/// left (hazard 17).
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
 /// Where connections come from.
 pub(super) trait Door: Sync {
     /// Begins a transaction.
@@ -30,7 +34,7 @@ pub(super) trait Door: Sync {
 
 impl Door for PgPool {
     async fn open(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
-        self.begin().await.map_err(classify)
+        self.begin_with(BEGIN).await.map_err(classify)
     }
 }
 
@@ -54,7 +58,8 @@ impl Door for Limited {
     async fn open(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
         let Some(limit) = self.limit else { return self.pool.open().await };
         let millis = limit.as_millis().max(1);
-        let sql = format!("BEGIN; SET LOCAL statement_timeout = {millis}; SET LOCAL lock_timeout = {millis}");
+        let sql =
+            format!("{BEGIN}; SET LOCAL statement_timeout = {millis}; SET LOCAL lock_timeout = {millis}");
         // On the heap: those who have no limit would carry it with them.
         Box::pin(self.pool.begin_with(AssertSqlSafe(sql))).await.map_err(classify)
     }

@@ -10,11 +10,11 @@ use sqlx::postgres::PgRow;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::by_time::Sight;
 use super::claim::Position;
 use super::reading::Batch;
 use super::store::Inner;
 use super::strands::FIRST_STRAND;
-use super::view::Sight;
 use super::window::InFlight;
 
 /// What was read ahead is not used when it is older than this.

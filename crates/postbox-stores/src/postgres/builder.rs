@@ -34,7 +34,7 @@ impl PgStoreBuilder {
             settings,
             claims: link(),
             settles: link(),
-            beside: link(),
+            dead: link(),
             journals: link(),
             window: std::sync::Mutex::default(),
             durable: Durable::default(),

@@ -83,7 +83,7 @@ impl Inner {
         let opened = self.opened().await?;
         let Some(Letters { lease: sql, .. }) = &opened.statements.letters else { return Ok(Vec::new()) };
         let token = self.settings.token();
-        let mut link = self.beside.take().await?;
+        let mut link = self.dead.take().await?;
         let query = opened
             .query(sql)
             .bind(self.settings.sole_holder())
@@ -95,7 +95,7 @@ impl Inner {
             .fetch_all(&mut link.connection);
         let rows = match within(OPERATION_LIMIT, query).await {
             Err(error) if is_about_data(&error) => {
-                self.beside.turn_over(&mut link.connection).await?;
+                self.dead.turn_over(&mut link.connection).await?;
                 self.put_off_unreadable(&mut link.connection, opened, request.limit).await?;
                 Vec::new()
             }
@@ -129,7 +129,7 @@ impl Inner {
             if !is_about_data(&error) {
                 return Err(error);
             }
-            self.beside.turn_over(connection).await?;
+            self.dead.turn_over(connection).await?;
             tracing::warn!(table = &*self.label, row = %id, %error, "a dead row cannot be shown: nothing to send");
             let put_off = opened.query(put_off).bind(id).bind(UNREADABLE);
             within(OPERATION_LIMIT, put_off.persistent(false).execute(&mut *connection)).await?;
@@ -150,7 +150,7 @@ impl Inner {
             LetterVerdict::Later(after) => Some(i64::try_from(after.as_micros()).unwrap_or(i64::MAX)),
         };
         let ids: Vec<Uuid> = letters.iter().map(|(lease, _)| lease.row).collect();
-        let mut link = self.beside.take().await?;
+        let mut link = self.dead.take().await?;
         let query = opened
             .scalar::<Uuid>(sql)
             .bind(&ids)
@@ -169,7 +169,7 @@ impl Inner {
         let mut total = 0;
         loop {
             // Taken anew for each page: letters come in between.
-            let mut link = self.beside.take().await?;
+            let mut link = self.dead.take().await?;
             let query = opened
                 .query(sql)
                 .bind(self.settings.sole_holder())

@@ -11,10 +11,10 @@ use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::beside::{Ahead, Found, MOST, MOST_IN_ORDER, Waiting, read_beside};
+use super::by_time::Sight;
 use super::claim::{ClaimState, Position};
 use super::statements::Own;
 use super::store::{Inner, Opened};
-use super::view::Sight;
 use super::window::Spot;
 use crate::gate::{no_relay_row, standing};
 use crate::owned;

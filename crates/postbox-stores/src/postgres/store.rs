@@ -47,7 +47,7 @@ pub(super) struct Inner {
     pub(super) claims: Link,
     pub(super) settles: Link,
     /// For dead events; connects when there is something to do about them.
-    pub(super) beside: Link,
+    pub(super) dead: Link,
     /// Where an owner writes down what is in flight.
     pub(super) journals: Link,
     pub(super) window: std::sync::Mutex<Window>,
@@ -123,7 +123,7 @@ impl Inner {
         if pooled {
             self.claims.goes_through_a_pooler();
             self.settles.goes_through_a_pooler();
-            self.beside.goes_through_a_pooler();
+            self.dead.goes_through_a_pooler();
             self.journals.goes_through_a_pooler();
         }
         let mut settles = self.settles.take().await?;
@@ -291,7 +291,7 @@ impl Store for PgStore {
         self.0.state.lock().await.stop_reading().await;
         self.0.claims.close().await;
         self.0.settles.close().await;
-        self.0.beside.close().await;
+        self.0.dead.close().await;
         self.0.journals.close().await;
         if let Some(wake) = self.0.opened.get().and_then(|opened| opened.wake.as_ref()) {
             wake.close().await;

@@ -16,6 +16,7 @@ use sqlx::{PgConnection, Postgres, Row as _};
 use uuid::Uuid;
 
 use super::beside::Waiting;
+use super::by_time::fetch_payloads;
 use super::claim::Position;
 use super::error::within;
 use super::link::OPERATION_LIMIT;
@@ -26,7 +27,6 @@ use super::store::{Inner, Opened};
 use super::strands::{FEWEST, FIRST_STRAND, HEADS_LOOKED_AT, Round, Seen};
 use super::topics;
 use super::turns::Asked;
-use super::view::fetch_payloads;
 use super::window::{InFlight, Spot};
 use crate::owned;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postbox_core::store::{ClaimMode, Standing, Verdict};
-use postbox_core::{Settings, Store as _, StoreErrorKind};
+use postbox_core::{Browse as _, Settings, Store as _, StoreErrorKind};
 use postbox_stores::postgres::{PgStore, Strategy, connect_options, migrate};
 use postbox_testkit::suite::relay::{arrived, run};
 use postbox_testkit::suite::script::{Act, Scripted};
@@ -172,6 +172,25 @@ async fn hazard_17_hostile_defaults_do_not_matter() {
         relay.shutdown().await.unwrap();
     }
     assert_eq!(sink.arrived().len(), 500);
+}
+
+/// What operators do uses the pool that it was given, whatever its sessions are.
+#[tokio::test(flavor = "multi_thread")]
+async fn hazard_17_a_replay_waits_for_another_and_goes_on() {
+    let table = Table::new(Shape::Migrated).await;
+    let id = enqueue(&table, events(1)).await[0];
+    table.db.psql(&format!(
+        "ALTER DATABASE \"{}\" SET default_transaction_isolation = serializable;
+         UPDATE org_outbox SET dead_at = now(), last_error = 'x'",
+        table.db.name
+    ));
+    let mut other = table.owner.begin().await.unwrap();
+    sqlx::query("UPDATE org_outbox SET last_error = 'y'").execute(&mut *other).await.unwrap();
+    let admin = table.admin();
+    let replay = tokio::spawn(async move { admin.replay_dead(&[id], "tester").await });
+    table.somebody_waits().await;
+    other.commit().await.unwrap();
+    assert_eq!(replay.await.unwrap().unwrap(), [id]);
 }
 
 /// With these settings a planner looks for the rows of a claim anew for each row of the table, if it is left a way to.

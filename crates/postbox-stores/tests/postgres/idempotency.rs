@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use postbox_core::idempotency::{Call, IdempotencyStore as _};
-use postbox_core::{Code, Outbox, TableName};
+use postbox_core::idempotency::{Begun, Call, FinishError, IdempotencyStore as _};
+use postbox_core::{Code, Outbox, StoredResponse, TableName};
 use postbox_stores::postgres::migrate::{self, Extras, Grants};
 use postbox_stores::postgres::{PgIdempotency, PgOutboxTransaction, connect_options};
 use postbox_testkit::suite::idempotency::{CallsSubject, call};
@@ -126,6 +126,26 @@ impl CallsSubject for Calls {
     }
 }
 
+/// After an error that nobody looked at, the server answers COMMIT with ROLLBACK, which drivers take for success. To store the answer,
+/// the last statement before it, fails then; and nothing but the end of the session ends such a transaction by itself.
+#[tokio::test]
+async fn an_error_that_was_ignored_comes_to_light() {
+    let calls = Calls::new(Kind::Plain).await;
+    let call = call("ignored");
+    let Begun::Run(ticket) = calls.calls().begin(&call, Duration::from_mins(1)).await.unwrap() else {
+        panic!("it is the first")
+    };
+    let mut tx = calls.calls().transaction().await.unwrap();
+    calls.effect(&mut tx).await;
+    sqlx::query("SELECT 1 / 0").execute(&mut **tx).await.unwrap_err();
+    let error = ticket.finish_in(&mut tx, &StoredResponse::new(201).body("done")).await.unwrap_err();
+    assert!(matches!(error, FinishError::Database(_)), "{error}");
+    tx.rollback().await.unwrap();
+    assert_eq!(calls.books().await, (0, 0));
+    let again = calls.calls().begin(&call, Duration::from_mins(1)).await.unwrap();
+    assert!(matches!(again, Begun::Busy { .. }), "{again:?}");
+}
+
 #[tokio::test]
 async fn the_table_is_made_kept_and_removed() {
     let db = PgServer::shared().database();
@@ -181,12 +201,10 @@ async fn to_finish_a_call_writes_no_index() {
     let calls = Calls::new(Kind::Plain).await;
     for n in 0..20 {
         let call = call(&format!("call {n}"));
-        let postbox_core::idempotency::Begun::Run(ticket) =
-            calls.calls().begin(&call, Duration::from_mins(1)).await.unwrap()
-        else {
+        let Begun::Run(ticket) = calls.calls().begin(&call, Duration::from_mins(1)).await.unwrap() else {
             panic!("it is the first")
         };
-        let answer = postbox_core::StoredResponse::new(201).body("done");
+        let answer = StoredResponse::new(201).body("done");
         assert!(calls.calls().finish(&ticket, &answer).await.unwrap());
     }
     postbox_testkit::eventually("the statistics", Duration::from_secs(30), async || {
