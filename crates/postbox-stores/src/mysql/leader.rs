@@ -148,7 +148,8 @@ impl Inner {
             return Ok(None);
         }
         let (mut left_behind, next) = (0, if own { epoch } else { epoch + 1 });
-        if let (Some(owners), false) = (&statements.owners, own) {
+        if !own {
+            let owners = &statements.owners;
             left_behind = charge(&mut link.connection, owners, &opened.key, epoch).await?;
             let reign =
                 sqlx::query(AssertSqlSafe(owners.reign.as_str())).bind(&opened.key).bind(next).bind(next);
@@ -230,10 +231,10 @@ impl Inner {
             state.stop_reading().await;
             (state.lead.take(), state.shown.take().is_some())
         };
-        let statement = match (&lead, &opened.statements.owners) {
-            (Some(_), _) => &opened.statements.resign,
-            (None, Some(owners)) if shared => &owners.unshare,
-            (None, _) => return,
+        let statement = match lead {
+            Some(_) => &opened.statements.resign,
+            None if shared => &opened.statements.owners.unshare,
+            None => return,
         };
         let resign = async {
             if let (Some(own), Some(lead)) = (&opened.statements.own, &lead) {

@@ -248,11 +248,6 @@ async fn system_steps(
             step(format!("+ table {system}"), sql, StepLock::None);
         } else if system == "postbox_relay" {
             has_relay = true;
-            // Made by an earlier version.
-            if !found.iter().any(|column| column.name == window::SHARED_BY) {
-                let add = format!("ALTER TABLE {{{{relay}}}} ADD COLUMN {} VARCHAR(255)", window::SHARED_BY);
-                step(format!("+ column {} of postbox_relay", window::SHARED_BY), &add, StepLock::Short);
-            }
         }
     }
     let view = sqlx::query_scalar::<_, String>(
@@ -260,8 +255,6 @@ async fn system_steps(
     );
     let view = view.bind(schema).bind(format!("{}_status", table.table())).fetch_optional(&mut *connection);
     let view = view.await.map_err(classify)?;
-    // One that knows no owners is an earlier version's.
-    let view = view.filter(|sql| sql.contains("postbox_window"));
     let has_history = |sql: &String| sql.contains(&name_of(table));
     match (history, view) {
         (HistoryComing::None, Some(sql)) if !has_history(&sql) => {}

@@ -200,12 +200,10 @@ pub(super) async fn names(
     let (blocked, kept) = (include_str!("sql/blocked.sql"), include_str!("sql/kept.sql"));
     let (blocked, kept) =
         if ordered { (names.fill(blocked), names.fill(kept)) } else { ("0".into(), "FALSE".into()) };
-    let owners = window::are_there(connection, schema).await?;
-    let when = |condition: String| if owners { condition } else { "FALSE".to_owned() };
     let names = names
-        .with("in_flight", when(window::in_flight(table)))
-        .with("unsettled", when(window::may_be_settled(table, "")))
-        .with("unsettled_moved", when(window::may_be_settled(table, "h.")));
+        .with("in_flight", window::in_flight(table))
+        .with("unsettled", window::may_be_settled(table, ""))
+        .with("unsettled_moved", window::may_be_settled(table, "h."));
     Ok(names.with("blocked", blocked).with("kept", kept))
 }
 
@@ -241,7 +239,7 @@ impl TableShape {
         if let Some(shape) = Self::read(connection, schema, table).await.map_err(classify)? {
             shape.check()?;
             let mut lacking: Vec<&str> = shape.lacking();
-            for system in ["postbox_relay", "postbox_audit"] {
+            for system in ["postbox_relay", "postbox_audit", "postbox_window"] {
                 let columns = columns(connection, schema, system).await.map_err(classify)?;
                 if columns.is_empty() {
                     lacking.push(system);

@@ -51,8 +51,7 @@ pub(super) struct Statements {
     pub(super) gone: Option<Gone>,
     /// Where the relay owns the table.
     pub(super) own: Option<Own>,
-    /// Where the tables of relays know of owners.
-    pub(super) owners: Option<Owners>,
+    pub(super) owners: Owners,
     pub(super) letters: String,
     pub(super) lock_letters: String,
     pub(super) lease_letters: String,
@@ -139,14 +138,8 @@ const LOG: &str = "JSON_ARRAY_APPEND(
 const OLD_LOG: &str = "IF(COALESCE(JSON_TYPE(IF(JSON_VALID(t.attempts_log), t.attempts_log, 'null')), '') = 'ARRAY', t.attempts_log, '[]')";
 
 impl Statements {
-    /// `owners` tells whether the tables of relays know of owners; `owned` is the table's key where the relay owns it.
-    pub(super) fn new(
-        names: &Template,
-        sent: &Sent,
-        tenants: &Tenants,
-        owners: bool,
-        owned: Option<&str>,
-    ) -> Self {
+    /// `owned` is the table's key where the relay owns it.
+    pub(super) fn new(names: &Template, sent: &Sent, tenants: &Tenants, owned: Option<&str>) -> Self {
         let unshared = match owned {
             Some(_) => "(shared_until IS NULL OR shared_until < UTC_TIMESTAMP(6))",
             None => "TRUE",
@@ -225,7 +218,7 @@ impl Statements {
             own: owned.map(|key| {
                 Own::new(&base, key, sent, [&format!("(locked_at IS NULL OR {expired})"), unlocked])
             }),
-            owners: owners.then(|| Owners::new(&base)),
+            owners: Owners::new(&base),
             letters: base.fill(include_str!("sql/letters.sql")),
             lock_letters: base.fill(include_str!("sql/lock_letters.sql")),
             lease_letters: base.fill(include_str!("sql/lease_letters.sql")),
@@ -299,8 +292,8 @@ mod tests {
             db.sql(life);
             let names = names(&mut connection, &db.name, &table).await.unwrap();
             let tenants = Tenants { fair: true, ..Tenants::default() };
-            let s = Statements::new(&names, &Sent::Kept, &tenants, true, Some("org_outbox"));
-            let (own, owners) = (s.own.as_ref().unwrap(), s.owners.as_ref().unwrap());
+            let s = Statements::new(&names, &Sent::Kept, &tenants, Some("org_outbox"));
+            let (own, owners) = (s.own.as_ref().unwrap(), &s.owners);
             for (sql, wanted, sorts) in [
                 (&s.pick_waiting, pending, false),
                 (&s.pick_suspect, pending, false),

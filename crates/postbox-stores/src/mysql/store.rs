@@ -20,7 +20,7 @@ use super::schema::{TableShape, is_ordered, locate, names};
 use super::statements::Statements;
 use super::version::Server;
 use super::wake::Watch;
-use super::window::{Window, are_there};
+use super::window::Window;
 use super::{history, strategy};
 use crate::builder::Settings;
 use crate::ordered::News;
@@ -93,11 +93,10 @@ impl Inner {
             let indexed = !names.fill("{{by_tenants_waiting}}").is_empty();
             self.settings.check_tenants(&table, indexed)?;
         }
-        let owners = are_there(connection, &schema).await?;
-        let owns = strategy::owns(&self.settings, &table, owners)?;
+        let owns = strategy::owns(&self.settings, &table)?;
         let owned = owns.then(|| table.table());
         let opened = Opened {
-            statements: Statements::new(&names, &sent, &self.settings.tenants, owners, owned),
+            statements: Statements::new(&names, &sent, &self.settings.tenants, owned),
             key: table.table().to_owned(),
             lock: lock_name("relay", &schema, &table),
         };

@@ -18,21 +18,17 @@ use crate::strategy::check_others;
 ///
 /// # Errors
 /// When ownership is asked for and not possible.
-pub(super) fn owns(settings: &Settings, table: &TableName, owners: bool) -> Result<bool, StoreError> {
+pub(super) fn owns(settings: &Settings, table: &TableName) -> Result<bool, StoreError> {
     let obstacle = if settings.tenants.fair {
-        Some("tenants share it (fair_tenants), and their rows are leased: leave claim at \"auto\"".to_owned())
+        Some("tenants share it (fair_tenants), and their rows are leased: leave claim at \"auto\"")
     } else if settings.order != Order::None {
-        Some("ordering = \"aggregate\" leases rows on MySQL and MariaDB: leave claim at \"auto\"".to_owned())
+        Some("ordering = \"aggregate\" leases rows on MySQL and MariaDB: leave claim at \"auto\"")
     } else if !settings.single_active {
-        Some("several relays share it (single_active is off)".to_owned())
-    } else if !owners {
-        Some(format!(
-            "postbox_relay was made by an earlier version: run `postbox migrate up --table {table}`"
-        ))
+        Some("several relays share it (single_active is off)")
     } else {
         None
     };
-    settings.strategy.owns(table.table(), obstacle.as_deref())
+    settings.strategy.owns(table.table(), obstacle)
 }
 
 impl Inner {
@@ -42,8 +38,7 @@ impl Inner {
         connection: &mut MySqlConnection,
         opened: &Opened,
     ) -> Result<(), StoreError> {
-        let Some(owners) = &opened.statements.owners else { return Ok(()) };
-        let others = sqlx::query(AssertSqlSafe(owners.others.as_str())).bind(&opened.key);
+        let others = sqlx::query(AssertSqlSafe(opened.statements.owners.others.as_str())).bind(&opened.key);
         let Some(row) = within(OPERATION_LIMIT, others.fetch_optional(connection)).await? else {
             return Ok(());
         };
@@ -60,12 +55,11 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let ttl = self.settings.ttl_for(poll_interval);
         let recent = |shown: Instant| shown.elapsed() < ttl / 3;
-        let Some(owners) = &opened.statements.owners else { return Ok(()) };
         if state.shown.is_some_and(recent) {
             return Ok(());
         }
         let (now, mut link) = (Instant::now(), self.claims.take().await?);
-        let show = sqlx::query(AssertSqlSafe(owners.share.as_str()))
+        let show = sqlx::query(AssertSqlSafe(opened.statements.owners.share.as_str()))
             .bind(&self.settings.holder)
             .bind(span(ttl))
             .bind(&opened.key)

@@ -1,20 +1,14 @@
 //! What an owner has in flight: as it remembers it, as it stands in `postbox_window`, and as others see it there. Its rows are not
 //! locked.
 
+use postbox_core::TableName;
 use postbox_core::hash::RowMap;
-use postbox_core::{StoreError, TableName};
 use serde_json::{Value, json};
-use sqlx::MySqlConnection;
 use time::OffsetDateTime;
 
-use super::error::classify;
-use super::schema::columns;
 use crate::cursor::Key;
 use crate::keys::Keys;
 use crate::table::Template;
-
-/// The column of `postbox_relay` by which relays that share a table are known, newer than the others.
-pub(super) const SHARED_BY: &str = "shared_by";
 
 /// The rows that are in flight.
 #[derive(Debug, Default)]
@@ -78,13 +72,6 @@ impl Window {
 pub(super) fn read(written: &str) -> Vec<i64> {
     let pairs: Vec<(i64, i64)> = serde_json::from_str(written).unwrap_or_default();
     pairs.into_iter().flat_map(|(first, end)| first..end).collect()
-}
-
-/// Whether a database has what owners need: a `postbox_relay` that an earlier version made has it once it is migrated.
-pub(super) async fn are_there(connection: &mut MySqlConnection, schema: &str) -> Result<bool, StoreError> {
-    let relay = columns(connection, schema, "postbox_relay").await.map_err(classify)?;
-    let window = columns(connection, schema, "postbox_window").await.map_err(classify)?;
-    Ok(!window.is_empty() && relay.iter().any(|column| column.name == SHARED_BY))
 }
 
 /// Whether a row is in the window of the active relay: the condition in SQL, true or false and never null.

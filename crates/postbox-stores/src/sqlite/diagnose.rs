@@ -209,7 +209,7 @@ async fn structure(connection: &mut SqliteConnection, table: &TableName) -> Resu
     shape.check()?;
     let migrate = format!("postbox migrate up --table {table}");
     let mut findings = vec![Finding::good("table", format!("{table} is there"))];
-    let lacking = shape.lacking();
+    let lacking = shape.missing();
     findings.push(diagnose::layout(&lacking, &migrate));
     if !lacking.is_empty() {
         return Ok(findings);

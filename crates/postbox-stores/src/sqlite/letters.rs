@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
+use postbox_core::StoreError;
+use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive};
 use postbox_core::store::{Lease, Standing};
-use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Row as _};
 use uuid::Uuid;
 
@@ -18,18 +18,6 @@ use crate::row::{self, Cells as _};
 use crate::sequenced::{Content, array};
 
 impl Inner {
-    pub(super) async fn require(&self, wanted: Requirements) -> Result<(), StoreError> {
-        let opened = self.opened().await?;
-        if !wanted.redrive || opened.redrives {
-            return Ok(());
-        }
-        let key = &opened.key;
-        let message = format!(
-            "redrive_after needs the column redrives, which {key} does not have: run `postbox migrate up --table {key}`"
-        );
-        Err(StoreError::new(Code::ColumnMissing, StoreErrorKind::Refused, message))
-    }
-
     pub(super) async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
         let opened = self.opened().await?;
         let chosen = self.find_letters(opened, &request).await?;

@@ -83,7 +83,7 @@ pub(crate) mod tx;
 
 use postbox_core::{Code, StoreError, StoreErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqliteSynchronous};
-use sqlx::{Sqlite, Transaction};
+use sqlx::{Connection as _, SqlSafeStr as _, Sqlite, Transaction};
 
 pub use crate::builder::StoreBuilder;
 pub use admin::SqliteAdmin;
@@ -136,6 +136,9 @@ fn in_memory() -> StoreError {
 /// The pool's own `busy_timeout` comes first. Between processes that write all the time it is unfair: set it to zero
 /// there.
 ///
+/// SQLite ends a transaction by itself when it has no room for it. The driver cannot roll it back then, and nothing can be begun on its
+/// connection any more: such a connection of the pool is closed, and another is opened.
+///
 /// # Errors
 /// As the driver; error 5 if others did not let go of the lock in time.
 ///
@@ -144,11 +147,21 @@ fn in_memory() -> StoreError {
 pub async fn begin(pool: &SqlitePool) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
     let mut patience = link::Patience::new();
     loop {
-        match pool.begin_with("BEGIN IMMEDIATE").await {
+        match begin_once(pool).await {
             Ok(tx) => return Ok(tx),
             Err(error) => patience.pause(error).await?,
         }
     }
+}
+
+async fn begin_once(pool: &SqlitePool) -> Result<Transaction<'static, Sqlite>, sqlx::Error> {
+    let mut connection = pool.acquire().await?;
+    while connection.is_in_transaction() {
+        // Whatever it says to that, it is gone.
+        let _ = connection.close().await;
+        connection = pool.acquire().await?;
+    }
+    Transaction::begin(connection, Some("BEGIN IMMEDIATE".into_sql_str())).await
 }
 
 #[cfg(test)]

@@ -18,11 +18,10 @@ use crate::left_out::Lane;
 use crate::ordered::{CHUNK, Choice, Ordered};
 use crate::seen::{Candidate, Row, Seen, names, number, strand};
 use crate::sequenced::{Content, lease};
-use crate::table::Template;
 
 /// Whether the table has what order needs.
-pub(super) fn expect_order(names: &Template, table: &TableName) -> Result<(), StoreError> {
-    if !names.fill("{{by_sequence}}").is_empty() && !names.fill("{{by_dead_aggregate}}").is_empty() {
+pub(super) fn expect_order(ordered: bool, table: &TableName) -> Result<(), StoreError> {
+    if ordered {
         return Ok(());
     }
     let message = format!(

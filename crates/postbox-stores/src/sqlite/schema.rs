@@ -50,10 +50,6 @@ pub(super) const EXTENSION: [(&str, &str); 18] = [
     ("redrives", "INTEGER"),
 ];
 
-/// Those of them that came later: a table that an earlier version migrated is whole without them, and only what needs one
-/// of them is refused.
-const LATER: [&str; 1] = ["redrives"];
-
 /// A table as it is.
 #[derive(Debug, Clone)]
 pub(super) struct TableShape {
@@ -112,15 +108,20 @@ pub(super) async fn names(
         by("by_dead_aggregate", "dead_by_aggregate"),
     ];
     let (place, by_tenants) = by("by_tenants_waiting", TENANTS.0);
-    // On a table from before there was order nothing is blocked, and to find that out would mean to read all of it.
-    let ordered = places[4..].iter().all(|(_, text)| !text.is_empty());
     let names =
         places.into_iter().fold(Template::of(table, '"'), |names, (place, text)| names.with(place, text));
     let names = names.with(place, by_tenants);
+    // Without the indexes nothing is kept in order, and to find out what is blocked would mean to read all of the table.
+    let ordered = is_ordered(&names);
     let (blocked, kept) = (include_str!("sql/blocked.sql"), include_str!("sql/kept.sql"));
     let (blocked, kept) =
         if ordered { (names.fill(blocked), names.fill(kept)) } else { ("0".into(), "0".into()) };
     Ok(names.with("blocked", blocked).with("kept", kept))
+}
+
+/// Whether a table has what delivery in order needs.
+pub(super) fn is_ordered(names: &Template) -> bool {
+    ["{{by_sequence}}", "{{by_dead_aggregate}}"].iter().all(|place| !names.fill(place).is_empty())
 }
 
 impl TableShape {
@@ -158,7 +159,7 @@ impl TableShape {
     ) -> Result<Self, StoreError> {
         if let Some(shape) = Self::read(connection, table).await.map_err(classify)? {
             shape.check()?;
-            let missing = shape.lacking();
+            let missing = shape.missing();
             let system = sqlx::query_scalar::<_, i64>(
                 "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name IN ('postbox_relay', 'postbox_audit')",
             );
@@ -190,12 +191,7 @@ impl TableShape {
         refuse(&self.name, &problems)
     }
 
-    /// Extension columns that are not there and without which no relay works.
-    pub(super) fn lacking(&self) -> Vec<&'static str> {
-        self.missing().into_iter().filter(|column| !LATER.contains(column)).collect()
-    }
-
-    /// Extension columns that are not there.
+    /// Extension columns that are not there: no relay works without them.
     pub(super) fn missing(&self) -> Vec<&'static str> {
         let columns = EXTENSION.iter().map(|(column, _)| *column);
         columns.filter(|column| !self.columns.contains_key(*column)).collect()

@@ -17,7 +17,7 @@ use super::claim::{ClaimState, data_version};
 use super::history;
 use super::link::Link;
 use super::ordered::expect_order;
-use super::schema::{TableShape, in_main, names};
+use super::schema::{TableShape, in_main, is_ordered, names};
 use super::statements::Statements;
 use crate::builder::Settings;
 use crate::ordered::News;
@@ -57,8 +57,6 @@ pub(super) struct Opened {
     pub(super) key: String,
     /// Locked by the active relay.
     pub(super) lock_file: PathBuf,
-    /// Whether there is the column to count replays.
-    pub(super) redrives: bool,
 }
 
 impl Inner {
@@ -71,11 +69,11 @@ impl Inner {
         let table = in_main(&self.settings.table)?;
         let mut reader = self.reader.take().await?;
         let lock_file = format!("{}.postbox-{table}.lock", reader.file().await?);
-        let shape = TableShape::expect(&mut reader.connection, &table).await?;
+        TableShape::expect(&mut reader.connection, &table).await?;
         let names = names(&mut reader.connection, &table).await?;
         let sent = history::look(&mut reader.connection, &table, self.settings.history).await?;
         if self.settings.order != Order::None {
-            expect_order(&names, &table)?;
+            expect_order(is_ordered(&names), &table)?;
         }
         if self.settings.tenants.apart() {
             let indexed = !names.fill("{{by_tenants_waiting}}").is_empty();
@@ -87,7 +85,6 @@ impl Inner {
             statements: Statements::new(&names, &sent, &self.settings.tenants),
             key: table.to_string(),
             lock_file: lock_file.into(),
-            redrives: !shape.missing().contains(&"redrives"),
         })
     }
 
@@ -119,8 +116,9 @@ impl Store for SqliteStore {
         self.0.opened().await.map(|_| ())
     }
 
-    async fn require(&self, wanted: Requirements) -> Result<(), StoreError> {
-        self.0.require(wanted).await
+    /// A table that was migrated can do all of it.
+    async fn require(&self, _wanted: Requirements) -> Result<(), StoreError> {
+        self.0.opened().await.map(|_| ())
     }
 
     async fn claim(&self, request: ClaimRequest) -> Result<Claim, StoreError> {

@@ -55,7 +55,10 @@ impl Driver for SqlxSqlite {
         Ok(())
     }
 
-    async fn rollback(tx: Self::Transaction) -> Result<(), sqlx::Error> {
+    async fn rollback(mut tx: Self::Transaction) -> Result<(), sqlx::Error> {
+        // One that SQLite has ended by itself, or somebody by hand, cannot be rolled back: then it is begun once more. Of one that goes on
+        // this is an error, and changes nothing.
+        let _ = sqlx::raw_sql("BEGIN").execute(&mut *tx).await;
         tx.rollback().await
     }
 }
@@ -75,16 +78,41 @@ mod tests {
     use std::time::Duration;
 
     use postbox_core::Outbox;
+    use sqlx::sqlite::SqlitePoolOptions;
+    use tempfile::TempDir;
 
     use super::*;
 
-    #[tokio::test]
-    async fn a_commit_wakes_the_relays_of_its_process() {
+    async fn one_connection() -> (TempDir, SqlitePool, Outbox) {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("shop.db").display());
         let options = super::super::connect_options(&url).unwrap().create_if_missing(true);
-        let pool = SqlitePool::connect_with(options).await.unwrap();
-        let outbox = Outbox::new("shop_outbox".parse().unwrap());
+        let pool = SqlitePoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
+        (folder, pool, Outbox::new("shop_outbox".parse().unwrap()))
+    }
+
+    /// As it does when the disk is full. The driver takes its connection for one that is in a transaction still.
+    #[tokio::test]
+    async fn a_transaction_that_sqlite_has_ended_spoils_no_connection() {
+        let (_folder, pool, outbox) = one_connection().await;
+        let ended = async || {
+            let mut tx = outbox.begin(&pool).await.unwrap();
+            sqlx::raw_sql("ROLLBACK").execute(&mut **tx).await.unwrap();
+            tx
+        };
+        ended().await.rollback().await.unwrap();
+        drop(ended().await);
+        ended().await.commit().await.unwrap_err();
+        let mut tx = outbox.begin(&pool).await.unwrap();
+        sqlx::raw_sql("CREATE TABLE a (a)").execute(&mut **tx).await.unwrap();
+        tx.rollback().await.unwrap();
+        let found = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM sqlite_schema").fetch_one(&pool);
+        assert_eq!(found.await.unwrap(), 0, "what goes on is rolled back");
+    }
+
+    #[tokio::test]
+    async fn a_commit_wakes_the_relays_of_its_process() {
+        let (_folder, pool, outbox) = one_connection().await;
         let mut woken = std::pin::pin!(COMMITTED.notified());
         woken.as_mut().enable();
         outbox.begin(&pool).await.unwrap().rollback().await.unwrap();

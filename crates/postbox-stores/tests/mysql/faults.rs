@@ -191,6 +191,7 @@ async fn what_is_missing_is_said() {
     let error = MySqlStore::builder(nowhere, table.name.clone()).build().open().await.unwrap_err();
     assert_eq!(error.code(), Code::DatabaseAuth);
     table.db.sql("alter table org_outbox drop column sinks_done");
+    table.db.sql("drop table postbox_window");
     let error = table.store(true).open().await.unwrap_err();
-    assert!(error.message().contains("lacks sinks_done"), "{error}");
+    assert!(error.message().contains("lacks sinks_done, postbox_window: run"), "{error}");
 }

@@ -45,7 +45,6 @@ async fn up_is_idempotent_and_repairs() {
         ("drop view org_outbox_status", "+ status view"),
         ("drop table postbox_audit", "+ table postbox_audit"),
         ("drop table postbox_window", "+ table postbox_window"),
-        ("alter table postbox_relay drop column shared_by", "+ column shared_by of postbox_relay"),
         ("delete from postbox_relay", "+ row in postbox_relay"),
         (
             "alter table org_outbox drop index org_outbox_pending_by_available, add index org_outbox_pending_by_available (topic)",

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use postbox_core::store::{Claim, ClaimMode, Order, Standing, Tenants, Verdict};
-use postbox_core::{Browse as _, Code, Store as _};
+use postbox_core::{Code, Store as _};
 use postbox_stores::mysql::{MySqlStore, MySqlStoreBuilder, Strategy, connect_options, migrate};
 use postbox_testkit::suite::owner::{Claimer, OwnerSubject};
 use postbox_testkit::suite::{
@@ -71,8 +71,6 @@ fn store(table: &Table, change: impl FnOnce(MySqlStoreBuilder) -> MySqlStoreBuil
     change(builder.leader_ttl(Duration::from_secs(3))).build()
 }
 
-const LOCKED: &str = "locked_at IS NOT NULL";
-
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_owned_is_leased_or_refused_in_words() {
     type Change = fn(MySqlStoreBuilder) -> MySqlStoreBuilder;
@@ -93,30 +91,6 @@ async fn what_cannot_be_owned_is_leased_or_refused_in_words() {
         let owned = "SELECT COUNT(*) FROM postbox_relay WHERE holder IS NOT NULL AND strategy = 'owner'";
         assert_eq!(table.number(owned).await, 0);
         leases.close().await;
-    }
-}
-
-/// The tables of relays are an earlier version's: rows are leased as before, until they are migrated.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_an_earlier_version_made_is_leased_until_it_is_migrated() {
-    for spoil in ["drop table postbox_window", "alter table postbox_relay drop column shared_by"] {
-        let table = Table::new(Shape::Migrated).await;
-        let ids = enqueue(&table, events(2)).await;
-        table.db.sql("drop view org_outbox_status");
-        table.db.sql(spoil);
-        let refused = store(&table, |b| b.strategy(Strategy::Owner)).open().await.unwrap_err();
-        assert!(refused.message().contains("postbox migrate up"), "{refused}");
-        for single in [true, false] {
-            let leases = store(&table, |b| b.single_active(single));
-            let claimed = claim(&leases, 1).await;
-            assert_eq!((claimed.rows.len(), table.count(LOCKED).await), (1, 1), "{spoil}");
-            assert!(leases.settle(&settle_all(&claimed, &Verdict::Delivered)).await.unwrap().lost.is_empty());
-            leases.close().await;
-        }
-        assert_eq!(table.admin().replay_dead(&ids, "tester").await.unwrap(), []);
-        migrate::up(&mut table.pool.acquire().await.unwrap(), &table.name, |_| {}).await.unwrap();
-        let owner = store(&table, |b| b.strategy(Strategy::Owner));
-        assert_eq!(claim(&owner, 1).await.standing, Standing::Active);
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use postbox_core::store::{ClaimMode, Standing};
 use postbox_core::{Code, Inspect as _, Relay, Settings, Store as _, StoreErrorKind};
-use postbox_stores::sqlite::{SqliteStore, connect_options};
+use postbox_stores::sqlite::{SqliteStore, begin, connect_options};
 use postbox_testkit::eventually;
 use postbox_testkit::suite::relay::arrived;
 use postbox_testkit::suite::script::Scripted;
@@ -220,4 +220,21 @@ async fn a_file_that_is_replaced_is_opened_anew() {
     arrived(&sink, &second).await;
     eventually("the settlement", PATIENCE, async || admin.counts().await.unwrap().pending == 0).await;
     relay.shutdown().await.unwrap();
+}
+
+/// Between its look at a row and its lease another relay has had the row, and a sink has confirmed it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_shares_its_table_knows_what_was_confirmed_before_its_lease() {
+    let table = Table::new().await;
+    enqueue(&table, events(1)).await;
+    let store = table.store(false);
+    assert!(claim(&store, 0).await.rows.is_empty());
+    let mut other = begin(&table.pool).await.unwrap();
+    let claiming = tokio::spawn(async move { claim(&store, 1).await });
+    // It has looked by then, and waits for the lock. If not, it finds what it is to find without looking twice.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let confirmed = sqlx::query("UPDATE org_outbox SET sinks_done = '[\"a\"]'").execute(&mut *other);
+    assert_eq!(confirmed.await.unwrap().rows_affected(), 1);
+    other.commit().await.unwrap();
+    assert_eq!(claiming.await.unwrap().rows[0].sinks_done, ["a"]);
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use postbox_core::store::{Claimed, Settlement, Verdict};
 use postbox_core::{
-    Code, DeadFilter, DeadLetters as _, Dispatcher, EventId, OnDead, Order, Record, Relay, Settings,
-    Store as _,
+    Cleaner, Code, DeadFilter, DeadLetters as _, Dispatcher, EventId, Inspect as _, OnDead, Order, Record,
+    Relay, Settings, Store as _,
 };
 use postbox_stores::sqlite::{SqliteStore, migrate};
 use postbox_testkit::eventually;
@@ -54,6 +54,21 @@ async fn a_table_without_the_indexes_is_refused_with_the_next_step() {
     assert!(error.message().contains("postbox migrate up --table org_outbox"), "{error}");
     migrate::up(&mut table.pool.acquire().await.unwrap(), &table.name, |_| {}).await.unwrap();
     table.ordered_store(BLOCK, true).open().await.unwrap();
+}
+
+/// Whatever other indexes somebody has done without.
+#[tokio::test]
+async fn what_blocks_an_aggregate_is_seen_and_never_cleaned() {
+    let table = Table::new().await;
+    table.sql("DROP INDEX org_outbox_tenant_published; DROP INDEX org_outbox_letters_waiting").await.unwrap();
+    enqueue(&table, vec![of("a", 1), of("a", 2)]).await;
+    let store = table.ordered_store(BLOCK, true);
+    settle(&store, &claim(&store, 1).await.rows, dead()).await;
+    assert_eq!(table.admin().counts().await.unwrap().blocked, 1);
+    table.sql("UPDATE org_outbox SET dead_at = 1 WHERE dead_at IS NOT NULL").await.unwrap();
+    let cleaner = Cleaner::new(table.admin()).dead_retention(Duration::from_secs(1));
+    assert_eq!(cleaner.run_once().await.unwrap(), 0);
+    assert_eq!(table.number("SELECT count(*) FROM org_outbox").await, 2);
 }
 
 /// A claim reads so much and no more; the next one reads on.
