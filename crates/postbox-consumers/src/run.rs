@@ -10,7 +10,7 @@ use futures_util::stream::FuturesUnordered;
 use postbox_core::inbox::InboxDriver;
 use postbox_core::redact::chain;
 use tokio::sync::{oneshot, watch};
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::JoinHandle;
 
 use crate::consumer::Consumer;
 use crate::source::{Incoming, Source, SourceError};
@@ -139,7 +139,7 @@ impl<D: InboxDriver> Consumer<D> {
             };
             consumer.run(source, stop).await
         });
-        ConsumerHandle { stop, task }
+        ConsumerHandle { stop, task: Some(task) }
     }
 }
 
@@ -148,43 +148,53 @@ impl<D: InboxDriver> Consumer<D> {
 #[must_use = "keep it, and call `shutdown` when the application ends"]
 pub struct ConsumerHandle {
     stop: oneshot::Sender<()>,
-    task: JoinHandle<Result<ConsumerReport, SourceError>>,
+    /// Until its end was told.
+    task: Option<JoinHandle<Result<ConsumerReport, SourceError>>>,
 }
 
 impl ConsumerHandle {
     /// Stops it in good order; see [`Consumer::run`].
     ///
     /// # Errors
-    /// As `run`.
+    /// As `run`; and when [`ended`](Self::ended) has told its end already.
     ///
     /// # Cancel safety
     /// Dropped, the consumer stops all the same.
     pub async fn shutdown(self) -> Result<ConsumerReport, SourceError> {
+        let Self { stop, mut task } = self;
         // It may have ended by itself.
-        let _ = self.stop.send(());
-        flatten(self.task.await)
+        let _ = stop.send(());
+        end_of(&mut task).await
     }
 
     /// Waits until it ends by itself, which it does with an error.
     ///
     /// # Errors
-    /// As `run`.
+    /// As `run`; and when it has told the end before.
     ///
     /// # Cancel safety
-    /// May be dropped at any time.
+    /// May be dropped at any time, and called again.
     pub async fn ended(&mut self) -> Result<ConsumerReport, SourceError> {
-        flatten((&mut self.task).await)
+        end_of(&mut self.task).await
     }
 
     /// Stops it as a crash would: transactions are rolled back, nothing more is acknowledged.
     pub fn abort(&self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
     }
 }
 
-fn flatten(
-    ended: Result<Result<ConsumerReport, SourceError>, JoinError>,
+/// How a task ended. Told once: to wait for it again would panic.
+async fn end_of(
+    task: &mut Option<JoinHandle<Result<ConsumerReport, SourceError>>>,
 ) -> Result<ConsumerReport, SourceError> {
+    let Some(running) = task else {
+        return Err(SourceError::of("the consumer has ended, and how was told before"));
+    };
+    let ended = running.await;
+    *task = None;
     ended.unwrap_or_else(|error| {
         Err(SourceError::new("the task of the consumer did not end by itself", error))
     })
@@ -238,5 +248,20 @@ impl<I: Incoming> Desk<I> {
     fn rest(self) -> impl Iterator<Item = I> {
         let queued = self.lanes.into_values().flatten();
         self.ready.into_iter().map(|(_, incoming)| incoming).chain(queued)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_end_is_told_once_and_can_be_asked_for_again() {
+        let (stop, _stopped) = oneshot::channel();
+        let task = Some(tokio::spawn(async { Err(SourceError::of("the queue is gone")) }));
+        let mut running = ConsumerHandle { stop, task };
+        assert_eq!(running.ended().await.unwrap_err().to_string(), "the queue is gone");
+        let error = running.shutdown().await.unwrap_err().to_string();
+        assert!(error.contains("told before"), "{error}");
     }
 }

@@ -156,6 +156,24 @@ async fn a_handler_that_panics_before_it_waits_has_failed_like_any_other() {
     assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
 }
 
+/// By its fault an event would be dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_ends_early_is_asked_for_again() {
+    let (shop, effects) = (Shop::open().await, Effects::default());
+    let hook = Webhook::unsigned(consumer(&shop, &effects)).body_limit(100);
+    for (rest, status) in [
+        (Err(std::io::Error::other("too slow")), StatusCode::REQUEST_TIMEOUT),
+        (Ok(" ".repeat(90)), StatusCode::PAYLOAD_TOO_LARGE),
+        (Ok("}".to_owned()), StatusCode::NO_CONTENT),
+    ] {
+        let pieces = [Ok("{\"n\":1,\"slow\":0".to_owned()), rest];
+        let body = Body::from_stream(futures_util::stream::iter(pieces));
+        let request = axum::http::Request::post("/hooks").header("webhook-id", "m").body(body).unwrap();
+        assert_eq!(hook.receive(request).await.status(), status);
+    }
+    assert_eq!(shop.effects().await, ["m"]);
+}
+
 /// Headers and body of a request.
 type Heard = (Vec<(String, String)>, Vec<u8>);
 

@@ -219,14 +219,25 @@ fn shown(url: &str) -> String {
     }
 }
 
-/// A URL without the values of those parameters that may be secrets.
+/// A URL without the values of those parameters that may be secrets, also of those behind a `#`, where a webhook has its options.
 fn mask_query(url: &str) -> String {
-    let Some((before, query)) = url.split_once('?') else { return url.to_owned() };
-    let parameters = query.split('&').map(|parameter| match parameter.split_once('=') {
-        Some((name, _)) if is_secret_name(name) => format!("{name}=***"),
-        _ => parameter.to_owned(),
+    let Some(at) = url.find(['?', '#']) else { return url.to_owned() };
+    let (before, query) = url.split_at(at + 1);
+    let parameters = query.split('&').map(|parameter| {
+        let mut shown = String::with_capacity(parameter.len());
+        for piece in parameter.split_inclusive(['?', '#']) {
+            match piece.split_once('=') {
+                Some((name, _)) if is_secret_name(name) => {
+                    // What follows may belong to it.
+                    shown.extend([name, "=***"]);
+                    break;
+                }
+                _ => shown.push_str(piece),
+            }
+        }
+        shown
     });
-    format!("{before}?{}", parameters.collect::<Vec<_>>().join("&"))
+    format!("{before}{}", parameters.collect::<Vec<_>>().join("&"))
 }
 
 impl FromStr for AnySink {
@@ -349,6 +360,9 @@ mod tests {
             "app:hunter2@broker",
             "redys://broker?password=hunter2",
             "redys://broker?x=1&api_key=hunter2",
+            "redys://broker?password=hun#hunter2&x=1",
+            "htps://receiver/in?x=1#secrets=hunter2,hunter2&timeout=1s",
+            "htps://receiver/in#bearer_token_file=x&secrets=hunter2",
             "kafka//app:hunter2@broker",
         ] {
             let text = AnySink::from_url(url).unwrap_err().to_string();

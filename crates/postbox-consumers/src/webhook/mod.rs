@@ -8,10 +8,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
+use futures_util::StreamExt as _;
 use postbox_core::inbox::InboxDriver;
 use postbox_core::{DispatchError, DispatchErrorKind, Seen};
 use time::OffsetDateTime;
@@ -52,6 +53,7 @@ const PREFIX: &str = "postbox-";
 /// | no id | 400 | dead at once |
 /// | a signature that is none of ours, or an old one | 401 | held back, as this sink is set up wrongly |
 /// | a body that is too large | 413 | dead at once |
+/// | a body that ended early | 408 | tried again |
 ///
 /// A sender tries again by itself and keeps what is dead: so nothing is tried in place here, and there are no dead letters of the receiver's own.
 ///
@@ -98,14 +100,15 @@ impl<D: InboxDriver> Webhook<D> {
     /// Dropped, the transaction is rolled back, or committed if that was under way: the sender repeats, and the inbox knows.
     pub async fn receive(&self, request: Request<Body>) -> Response {
         let (parts, body) = request.into_parts();
-        let Ok(body) = to_bytes(body, self.limit).await else {
-            return refuse(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large, or ended early");
+        let body = match whole(body, self.limit).await {
+            Ok(body) => body,
+            Err((status, why)) => return refuse(status, why),
         };
         let signed_id = match self.verified(&parts.headers, &body) {
             Ok(id) => id,
             Err(why) => return refuse(StatusCode::UNAUTHORIZED, why),
         };
-        let envelope = envelope(parts.uri.path(), &parts.headers, signed_id, body.to_vec());
+        let envelope = envelope(parts.uri.path(), &parts.headers, signed_id, body);
         let id = match self.consumer.identify.of(&envelope) {
             Ok(id) => id,
             Err(unknown) => return refuse(StatusCode::BAD_REQUEST, unknown.to_string()),
@@ -148,6 +151,20 @@ impl<D: InboxDriver> Webhook<D> {
             }
         }
     }
+}
+
+/// All of a body, or what is to be answered.
+async fn whole(body: Body, limit: usize) -> Result<Vec<u8>, (StatusCode, &'static str)> {
+    let (mut bytes, mut chunks) = (Vec::new(), body.into_data_stream());
+    while let Some(chunk) = chunks.next().await {
+        // The message is not to blame: a sender that hears of it sends it again.
+        let chunk = chunk.map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the body ended early"))?;
+        if bytes.len() + chunk.len() > limit {
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"));
+        }
+        bytes.extend_from_slice(&chunk);
+    }
+    Ok(bytes)
 }
 
 fn refuse(status: StatusCode, why: impl Into<String>) -> Response {

@@ -35,12 +35,15 @@ pub(super) enum Failure {
     #[error("Kafka: the client cannot be made")]
     Client(#[source] rdkafka::error::KafkaError),
     /// Never fits.
-    #[error("Kafka, topic {topic:?}: the message is larger than max_message, {limit} bytes")]
+    #[error(
+        "Kafka, topic {topic:?}: the message is larger than max_message, {limit} bytes: raise it with the limits of broker and \
+         topic, and replay the event"
+    )]
     TooLarge { topic: String, limit: usize },
     /// Never fits the broker.
     #[error(
         "Kafka, topic {topic:?}: the message is too large for the broker (message.max.bytes) or the topic \
-         (max.message.bytes)"
+         (max.message.bytes): raise that, and replay the event"
     )]
     TooLargeForBroker { topic: String },
     /// Not there.

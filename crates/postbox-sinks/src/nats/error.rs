@@ -45,7 +45,9 @@ pub(super) fn of_publish(error: &PublishError) -> Option<DispatchError> {
     Some(match error.kind() {
         PublishErrorKind::StreamNotFound => return None,
         PublishErrorKind::MaxPayloadExceeded => DispatchError::reject(said()),
-        PublishErrorKind::TimedOut => DispatchError::unavailable("the stream did not confirm in time"),
+        PublishErrorKind::TimedOut => {
+            DispatchError::unavailable("NATS did not confirm in time: the stream has no leader or quorum")
+        }
         PublishErrorKind::BrokenPipe => DispatchError::unavailable("the connection to NATS was lost"),
         PublishErrorKind::MaxAckPending => DispatchError::retry(said()),
         PublishErrorKind::WrongLastMessageId | PublishErrorKind::WrongLastSequence => {

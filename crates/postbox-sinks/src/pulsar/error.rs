@@ -30,7 +30,10 @@ pub(super) enum Failure {
     #[error("Pulsar, topic {topic:?}: {reason}")]
     Said { topic: String, reason: String },
     /// Never fits.
-    #[error("Pulsar, topic {topic:?}: the message has {size} bytes, more than max_message, {limit}")]
+    #[error(
+        "Pulsar, topic {topic:?}: the message has {size} bytes, more than max_message, {limit}: raise it with the broker's \
+         maxMessageSize, and replay the event"
+    )]
     TooLarge { topic: String, size: usize, limit: usize },
     /// Properties that no broker takes.
     #[error(

@@ -60,7 +60,7 @@ pub(super) fn outgoing<'a>(
     size += message.content_type.len() + delivery.meta.topic.as_str().len();
     if u32::try_from(size).unwrap_or(u32::MAX) > frame_max {
         return Err(DispatchError::reject(format!(
-            "its headers of {size} bytes do not fit into a frame of {frame_max} bytes (frame_max)"
+            "its headers of {size} bytes do not fit into a frame of {frame_max} bytes: raise frame_max, and replay the event"
         )));
     }
     Ok(Outgoing { routing_key, properties, payload: message.payload })

@@ -150,9 +150,10 @@ impl RedisSink {
         let message = config.encoding.message(delivery);
         let parts = message.headers.iter().map(|(_, value)| value.len()).chain([message.payload.len()]);
         if let Some(actual) = parts.max().filter(|actual| *actual > largest) {
-            let text =
-                format!("it has {actual} bytes, and Redis takes at most {largest} (proto-max-bulk-len)");
-            return Err(DispatchError::reject(text));
+            let limit = config.max_payload.map_or("proto-max-bulk-len", |_| "max_payload");
+            return Err(DispatchError::reject(format!(
+                "it has {actual} bytes, and Redis takes at most {largest} ({limit}): raise that, and replay the event"
+            )));
         }
         let mut add = redis::cmd("XADD");
         add.arg(&*stream);
@@ -185,7 +186,7 @@ impl RedisSink {
             match replies.pop() {
                 Some(Ok(Value::Int(have))) if u64::try_from(have).is_ok_and(|have| have >= wanted) => {}
                 Some(Ok(Value::Int(have))) => {
-                    let text = format!("only {have} of {wanted} replicas have it");
+                    let text = format!("only {have} of {wanted} replicas have it (wait_replicas)");
                     return Err(DispatchError::unavailable(text));
                 }
                 Some(Err(failed)) => return Err(error::of_command(&failed)),

@@ -60,6 +60,10 @@ fn an_entry_has_its_fields() {
     assert!(!text.contains("forged"), "{text}");
     assert!(text.ends_with("payload\r\n$7\r\n{\"n\":1}\r\n"), "{text}");
     assert!(text.contains("mine"), "{text}");
-    let error = sink.command(&event, 6).unwrap_err();
-    assert_eq!(error.kind(), DispatchErrorKind::Reject, "{error}");
+    for (url, limit) in [("redis://h", "(proto-max-bulk-len)"), ("redis://h?max_payload=6", "(max_payload)")]
+    {
+        let error = RedisSink::new(url, Options::new()).unwrap().command(&event, 6).unwrap_err();
+        assert_eq!(error.kind(), DispatchErrorKind::Reject, "{error}");
+        assert!(error.to_string().contains(limit), "{error}");
+    }
 }

@@ -131,9 +131,7 @@ async fn a_batch_that_is_larger_on_its_way_arrives() {
     let sink = rabbit.sink(&[("cloudevents", "structured")]);
     // The difference alone is more than may be on its way at a time.
     let batch: Vec<Delivery> = (0..40).map(|_| sized(&topic, 700_000)).collect();
-    for outcome in send(&sink, &batch).await {
-        outcome.unwrap().unwrap();
-    }
+    deliver(&sink, &batch, rabbit.abilities().patience).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
