@@ -30,7 +30,8 @@ impl Change<'_> {
         let Self { verb, rows, table, database, .. } = self;
         let place = format!("{} in {table} @ {}", counted(*rows, "row"), database.place());
         let mut input = std::io::stdin().lock();
-        let asks = !call.on("yes") && input.is_terminal();
+        // A question that goes into a file is seen by nobody, and would be waited on for ever.
+        let asks = !call.on("yes") && input.is_terminal() && std::io::stderr().is_terminal();
         // Scripts that want JSON are told nothing else; somebody who is asked has to know about what.
         if asks || !call.json {
             tell(&format!("{}\n{place}\n", printable(&self.meaning)));

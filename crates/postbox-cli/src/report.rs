@@ -142,7 +142,8 @@ impl Problem {
                 "let the relay deliver them first, or lose them: postbox migrate down --table {table} --discard-unpublished"
             )),
             Code::DatabasePermission => problem.next(format!(
-                "postbox migrate print --table {table} --grants writer=<role>,relay=<role>,viewer=<role> shows what each needs"
+                "grant what is missing; on PostgreSQL postbox migrate print --table {table} --grants \
+                 writer=<role>,relay=<role>,viewer=<role> shows what each needs"
             )),
             _ => problem,
         }

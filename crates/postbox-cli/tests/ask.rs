@@ -94,6 +94,24 @@ fn a_table_is_not_removed_by_accident() {
     assert!(code == Some(0) && screen.contains("removed public.org_outbox"), "{screen}");
 }
 
+#[test]
+fn a_question_that_nobody_would_see_is_not_asked() {
+    let place = Place::new();
+    place.insert(1);
+    place.db.psql(&format!("UPDATE {TABLE} SET dead_at = now(), last_error = 'no'"));
+    let program = place.command(&["dead", "discard", "--all", "--table", TABLE]);
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.args(["-c", "exec \"$0\" \"$@\" 2>said"]).arg(program.get_program()).args(program.get_args());
+    let set = program.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    shell.env_clear().envs(set).current_dir(place.dir.path());
+    let mut terminal = Terminal::start(shell, (100, 30));
+    let (status, screen) = terminal.end();
+    let said = std::fs::read_to_string(place.dir.path().join("said")).unwrap();
+    assert_eq!((status.code(), screen.as_str()), (Some(2), ""), "{said}");
+    assert!(said.contains("there is no terminal\n  next: pass --yes"), "{said}");
+    assert_eq!(place.count("dead_at IS NOT NULL"), 1);
+}
+
 /// Whoever is asked sees about what, and gets JSON for an answer if that is wanted.
 #[test]
 fn a_question_says_what_it_is_about_with_json_too() {

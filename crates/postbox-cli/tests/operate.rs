@@ -249,6 +249,13 @@ fn a_check_has_its_exit_codes() {
     assert_eq!(place.run(&["status", "--table", TABLE, "--max-dead", "3"]).code, 2, "only with --check");
 }
 
+#[test]
+fn a_pause_that_fails_half_way_says_how_far_it_came() {
+    let place = Place::new();
+    let done = place.run(&["pause", "--json", "--table", TABLE, "--table", "public.nowhere_outbox"]);
+    assert!(done.code == 1 && done.stderr.contains("(paused 1 table before)"), "{done:?}");
+}
+
 /// Its row lasts for 15 s; its session ended with it.
 #[test]
 fn a_relay_that_was_killed_leads_no_more() {

@@ -87,7 +87,7 @@ codes! {
         "Check user, password and database name in DATABASE_URL.";
     DatabasePermission = "OUTBOX_DB_PERMISSION",
         "The database user may not do this.",
-        "Grant what is missing; `postbox migrate print --grants relay=<role>` shows what a relay needs.";
+        "Grant what is missing; on PostgreSQL `postbox migrate print --table <name> --grants relay=<role>` shows what a relay needs.";
     DatabaseUrl = "OUTBOX_DB_URL",
         "The database URL cannot be understood.",
         "Use postgres://user:password@host:port/database, mysql://user:password@host:port/database, or sqlite:path/to/file.db.";

@@ -98,17 +98,20 @@ pub(super) async fn show(State(admin): Shared, Path((id, event)): Path<(String, 
     value["headers"] = json!(headers);
     value["attempts_log"] = json!(log);
     value["trace_id"] = json!(trace);
-    let words = match status {
-        EventStatus::Sent | EventStatus::Failed => "events replay",
-        EventStatus::Dead | EventStatus::New | EventStatus::Publishing => "dead replay",
-    };
-    let command = |words: &str| table.command(words).word(&event_id).line();
+    let command = |words: &str| Value::from(table.command(words).word(&event_id).line());
+    let mut commands = json!({ "show": command("events show") });
+    match status {
+        EventStatus::Sent | EventStatus::Failed => commands["replay"] = command("events replay"),
+        EventStatus::Dead => commands["replay"] = command("dead replay"),
+        // A relay will see to it: there is nothing to replay.
+        EventStatus::New | EventStatus::Publishing => {}
+    }
     Ok(ok(&json!({
         "id": table.id,
         "now": time(now),
         "event": value,
         "can_replay": can_replay,
-        "commands": { "show": command("events show"), "replay": command(words) },
+        "commands": commands,
     })))
 }
 

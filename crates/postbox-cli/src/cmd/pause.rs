@@ -7,6 +7,7 @@ use super::{block_on, given, named_tables, within_patience};
 use crate::assemble::operator;
 use crate::cli::Call;
 use crate::database::Database;
+use crate::render::counted;
 use crate::report::{Exit, Failure, Problem};
 use crate::say::say_json;
 
@@ -36,7 +37,13 @@ fn change(
         let mut results: Vec<Value> = Vec::new();
         for table in &tables {
             let admin = database.admin(table, &call.config);
-            let changed = action(&admin, &who).await.map_err(|error| Problem::about(table, &error))?;
+            let changed = action(&admin, &who).await.map_err(|error| {
+                let problem = Problem::about(table, &error);
+                match results.len() as u64 {
+                    0 => problem,
+                    before => problem.after(&format!("{done} {} before", counted(before, "table"))),
+                }
+            })?;
             if !call.json {
                 call.say(&if changed { format!("{done} {table}") } else { format!("{table} {nothing}") })?;
             }
