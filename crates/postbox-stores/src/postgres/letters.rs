@@ -16,6 +16,7 @@ use super::row::{self, Found, Reader};
 use super::schema::TableShape;
 use super::store::{Inner, Opened};
 use super::unreadable::is_about_data;
+use super::window::may_be_settled;
 use crate::table::Template;
 
 /// So many dead rows are looked at by one statement.
@@ -49,7 +50,10 @@ impl Letters {
                  WHERE id = $1 AND dead_at IS NOT NULL AND published_at IS NULL",
             ),
             settle: base.fill(include_str!("sql/settle_letters.sql")),
-            redrive: counted.then(|| base.fill(include_str!("sql/redrive.sql"))),
+            redrive: counted.then(|| {
+                let base = base.clone().with("unsettled", may_be_settled(&shape.name, "t."));
+                base.fill(include_str!("sql/redrive.sql"))
+            }),
         }
     }
 }

@@ -252,10 +252,13 @@ async fn down_refuses_while_events_wait() {
     let table = Table::new(Shape::Migrated).await;
     enqueue(&table, events(1)).await;
     let mut connection = connect(&table.db).await;
-    let error = migrate::down(&mut connection, &name(), false).await.unwrap_err();
-    assert_eq!(error.code(), Code::NotEmpty, "{error}");
-    assert!(table.db.try_psql(&migrate::print_down(&name())).unwrap_err().contains("OUTBOX_NOT_EMPTY"));
-    assert_eq!(table.rows().await, 1);
+    for change in ["SELECT 1", "UPDATE org_outbox SET dead_at = now()"] {
+        table.db.psql(change);
+        let error = migrate::down(&mut connection, &name(), false).await.unwrap_err();
+        assert_eq!(error.code(), Code::NotEmpty, "{error}");
+        assert!(table.db.try_psql(&migrate::print_down(&name())).unwrap_err().contains("OUTBOX_NOT_EMPTY"));
+        assert_eq!(table.rows().await, 1);
+    }
     migrate::down(&mut connection, &name(), true).await.unwrap();
     assert_eq!(table.db.psql("SELECT to_regclass('org_outbox') IS NULL, count(*) FROM postbox_relay"), "t|0");
     assert_eq!(migrate::down(&mut connection, &name(), true).await.unwrap_err().code(), Code::TableMissing);

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use postbox_core::letter::Redrive;
 use postbox_core::redact::Summary;
 use postbox_core::store::{Claim, ClaimMode, Standing, Verdict};
 use postbox_core::{
@@ -148,10 +149,11 @@ pub async fn what_commits_behind_the_reader_is_found<S: OwnerSubject>(subject: &
     assert_eq!(arrived.len(), 3_015, "each once");
 }
 
-/// The relay does not know that its settle was carried out, and repeats it. What an operator did in between stays.
+/// The relay does not know that its settle was carried out, and repeats it. What an operator did in between stays, and so does what it
+/// has tried again by itself.
 pub async fn hazard_25_a_repeated_settle_does_not_undo_a_replay<S: OwnerSubject>(subject: &S) {
     let dead = Verdict::Dead { reason: Summary::new("OUTBOX_REJECTED: never", 100) };
-    for verdict in [Verdict::Delivered, dead] {
+    for (verdict, by_itself) in [(Verdict::Delivered, false), (dead.clone(), false), (dead, true)] {
         let proxy = Proxy::start(subject.addr());
         let store = subject.claimer(Claimer { through: Some(proxy.addr()), ..Claimer::default() });
         let id = enqueue(subject, events(1)).await[0];
@@ -167,12 +169,16 @@ pub async fn hazard_25_a_repeated_settle_does_not_undo_a_replay<S: OwnerSubject>
         })
         .await;
         let admin = subject.admin();
-        let replayed = if verdict == Verdict::Delivered {
-            admin.replay_published(&Published::Events { event_ids: vec![id] }, 10, "tester").await
+        if by_itself {
+            let (after, lock_ttl) = (Duration::ZERO, Duration::from_mins(1));
+            let redrive = Redrive { after, most: 1, lock_ttl, who: "redrive".into() };
+            assert_eq!(store.redrive(redrive).await.unwrap(), 1);
+        } else if verdict == Verdict::Delivered {
+            let which = Published::Events { event_ids: vec![id] };
+            assert_eq!(admin.replay_published(&which, 10, "tester").await.unwrap(), [id]);
         } else {
-            admin.replay_dead(&[id], "tester").await
-        };
-        assert_eq!(replayed.unwrap(), [id]);
+            assert_eq!(admin.replay_dead(&[id], "tester").await.unwrap(), [id]);
+        }
         let settled = store.settle(&settle_all(&claimed, &verdict)).await.unwrap();
         assert!(settled.lost.is_empty(), "its own work is not a lost lease");
         let row = state(subject, id).await;

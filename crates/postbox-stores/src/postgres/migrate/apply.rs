@@ -126,7 +126,7 @@ pub async fn down_by(
     let by = by.filter(|_| shape.system_tables);
     for attempt in 0..TRIES {
         let mut tx = connection.begin().await.map_err(classify)?;
-        let removed = match remove(&mut tx, &shape.name, &drops, discard_unpublished, by).await {
+        let removed = match remove(&mut tx, &shape, &drops, discard_unpublished, by).await {
             Ok(()) => tx.commit().await.map_err(classify),
             Err(error) => {
                 // At once: until then nobody else comes to the table.
@@ -142,19 +142,32 @@ pub async fn down_by(
     Err(busy(HELD_UP))
 }
 
+/// Whether there are events that were not published: what an index answers, since everybody waits for the answer.
+fn unpublished(tells_dead: bool) -> &'static str {
+    if tells_dead {
+        "SELECT coalesce(
+             (SELECT true FROM {{table}} WHERE published_at IS NULL AND dead_at IS NULL ORDER BY available_at, sequence LIMIT 1),
+             (SELECT true FROM {{table}} WHERE published_at IS NULL AND dead_at IS NOT NULL ORDER BY dead_at, sequence LIMIT 1),
+             false)"
+    } else {
+        "SELECT coalesce((SELECT true FROM {{table}} WHERE published_at IS NULL ORDER BY available_at, sequence LIMIT 1), false)"
+    }
+}
+
 /// All of it, with its row in the audit log; gives up where others hold the table.
 async fn remove(
     tx: &mut PgConnection,
-    table: &TableName,
+    shape: &TableShape,
     drops: &str,
     discard_unpublished: bool,
     by: Option<(&str, Held)>,
 ) -> Result<(), StoreError> {
+    let table = &shape.name;
     let template = names(table);
     let lock =
         format!("SET LOCAL lock_timeout = '{LOCK_LIMIT}'; LOCK TABLE {{{{table}}}} IN ACCESS EXCLUSIVE MODE");
     run(tx, &template.fill(&lock)).await.map_err(classify)?;
-    let unpublished = template.fill("SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL)");
+    let unpublished = template.fill(unpublished(shape.columns.contains_key("dead_at")));
     let unpublished = sqlx::query_scalar::<_, bool>(AssertSqlSafe(unpublished)).persistent(false);
     if unpublished.fetch_one(&mut *tx).await.map_err(classify)? && !discard_unpublished {
         let message = format!("{table} holds events that were not published");

@@ -27,8 +27,9 @@ WITH gate AS MATERIALIZED (
     FOR UPDATE OF t SKIP LOCKED
 ), revived AS (
     UPDATE {{table}} t
-    SET attempts = 0, available_at = now(), locked_at = NULL, locked_by = NULL, last_error = NULL, dead_at = NULL,
-        dlq_at = NULL, redrives = coalesce(t.redrives, 0) + 1
+    -- As every replay does it: what an owner may still settle is left for a lease.
+    SET locked_at = CASE WHEN {{unsettled}} THEN to_timestamp(0) END, locked_by = CASE WHEN {{unsettled}} THEN 'replayed' END,
+        attempts = 0, available_at = now(), last_error = NULL, dead_at = NULL, dlq_at = NULL, redrives = coalesce(t.redrives, 0) + 1
     FROM chosen c
     WHERE t.id = ANY (ARRAY[c.id])
     RETURNING 1
