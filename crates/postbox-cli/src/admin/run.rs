@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::answer::Refusal;
 use super::jobs::{Job, Kind, Phase, Progress};
 use crate::cmd::chosen::{Act, Chosen, Picker};
-use crate::cmd::replay::step;
+use crate::cmd::replay::{next_due, step};
 
 /// What becomes of events is looked at so often, and at so many at a time.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -83,7 +83,7 @@ async fn run(job: &Job, work: &Work) -> Result<(), Refusal> {
             fates.open.extend(got);
         }
         // What a slow database has delayed is not made up for: the pace is what receivers can take.
-        due = (due + pause).max(Instant::now());
+        due = next_due(due, pause, Instant::now());
         // Until the next batch is due, what becomes of the ones before is looked at.
         while let Some(until) = sleep_until(&mut stop, due.min(look)).await {
             if Instant::now() >= look {
