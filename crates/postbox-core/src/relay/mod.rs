@@ -108,7 +108,8 @@ impl<S: Store> Relay<S> {
     /// When the relay was closed or the store fails.
     ///
     /// # Cancel safety
-    /// Dropped, what was claimed stays with the relay: the next call goes on with it, unless its leases have run out by then.
+    /// Dropped, what was claimed stays with the relay: the next call goes on with it, unless its leases have run out by then. Dead
+    /// events that were on their way are sent again then.
     pub async fn run_once(&mut self) -> Result<RunReport, RelayError> {
         if self.closed {
             return Err(RelayError::Closed);
