@@ -99,6 +99,13 @@ fn doubled(base: Duration, cap: Duration, attempts: i32) -> Duration {
     base.saturating_mul(1 << doublings).min(cap).min(LONGEST)
 }
 
+/// A row has no count of its tries as a dead letter. Waiting as long as it has been dead doubles the wait each time, which is
+/// what the backoff does by its count.
+pub(super) fn tries(dead_for: Duration) -> i32 {
+    let doublings = dead_for.as_secs().max(1).ilog2();
+    i32::try_from(doublings).unwrap_or(i32::MAX).saturating_add(1)
+}
+
 impl fmt::Debug for Backoff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.shape {
@@ -141,6 +148,13 @@ mod tests {
         let (first, ever) = (Backoff::exponential(Duration::MAX, Duration::MAX), Duration::MAX);
         for backoff in [first, Backoff::fixed(ever), Backoff::custom(move |_| ever)] {
             assert_eq!(backoff.with_random(|| 1.0).after(1), LONGEST);
+        }
+    }
+
+    #[test]
+    fn the_longer_it_is_dead_the_longer_it_waits() {
+        for (dead_for, number) in [(0, 1), (1, 1), (2, 2), (5, 3), (64, 7), (86_400, 17)] {
+            assert_eq!(tries(Duration::from_secs(dead_for)), number, "{dead_for}");
         }
     }
 

@@ -22,6 +22,7 @@ use crate::store::{
 };
 use crate::testing::{FailingDispatcher, delivery};
 
+mod dead;
 mod fan;
 mod late;
 
