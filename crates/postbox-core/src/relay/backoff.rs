@@ -1,10 +1,15 @@
 //! [`Backoff`]: how long an event waits for its next attempt.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::settings::LONGEST;
+
+/// The default's first wait, and its longest.
+const BASE: Duration = Duration::from_secs(1);
+const CAP: Duration = Duration::from_mins(1);
 
 /// A source of random numbers in `0.0..1.0`.
 type Random = Arc<dyn Fn() -> f64 + Send + Sync>;
@@ -46,8 +51,7 @@ enum Shape {
 impl Default for Backoff {
     /// `min(1s · 2^(attempts-1), 60s)` plus 0 to 200 ms.
     fn default() -> Self {
-        let (base, cap) = (Duration::from_secs(1), Duration::from_mins(1));
-        Self::of(Shape::Additive { base, cap, jitter: Duration::from_millis(200) })
+        Self::of(Shape::Additive { base: BASE, cap: CAP, jitter: Duration::from_millis(200) })
     }
 }
 
@@ -66,7 +70,7 @@ impl Backoff {
         Self::of(Shape::Fixed(wait))
     }
 
-    /// Whatever the function says for the number of attempts made.
+    /// Whatever the function says for the number of attempts made; what the default would wait, should it panic.
     pub fn custom(wait: impl Fn(i32) -> Duration + Send + Sync + 'static) -> Self {
         Self::of(Shape::Custom(Arc::new(wait)))
     }
@@ -80,7 +84,13 @@ impl Backoff {
 
     /// The wait after so many attempts; a year at the most.
     pub fn after(&self, attempts: i32) -> Duration {
-        let wait = match &self.shape {
+        // What a user's own function does wrong must not end the relay.
+        let wait = catch_unwind(AssertUnwindSafe(|| self.wait(attempts)));
+        wait.unwrap_or_else(|_| doubled(BASE, CAP, attempts)).min(LONGEST)
+    }
+
+    fn wait(&self, attempts: i32) -> Duration {
+        match &self.shape {
             Shape::Additive { base, cap, jitter } => {
                 doubled(*base, *cap, attempts) + jitter.mul_f64((self.random)().clamp(0.0, 1.0))
             }
@@ -89,8 +99,7 @@ impl Backoff {
             }
             Shape::Fixed(wait) => *wait,
             Shape::Custom(wait) => wait(attempts),
-        };
-        wait.min(LONGEST)
+        }
     }
 }
 
@@ -149,6 +158,12 @@ mod tests {
         for backoff in [first, Backoff::fixed(ever), Backoff::custom(move |_| ever)] {
             assert_eq!(backoff.with_random(|| 1.0).after(1), LONGEST);
         }
+    }
+
+    #[test]
+    fn a_function_that_panics_waits_as_the_default_does() {
+        let backoff = Backoff::custom(|attempts| panic!("at {attempts} attempts, on purpose"));
+        assert_eq!(backoff.after(3), ms(4000));
     }
 
     #[test]

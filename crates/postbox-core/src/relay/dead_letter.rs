@@ -107,8 +107,7 @@ impl<S: Store> AfterDeath<S> {
         }
     }
 
-    /// Runs until it is to stop. Should it panic (a backoff of a user's own may), what it had in hand waits until its leases have run
-    /// out, and the rest for the next look.
+    /// Runs until it is to stop. Should it panic, what it had in hand waits until its leases have run out, and the rest for the next look.
     async fn run(mut self, mut stop: watch::Receiver<bool>) {
         while let Err(panic) = catch(AssertUnwindSafe(self.work(&mut stop))).await {
             tracing::error!(
