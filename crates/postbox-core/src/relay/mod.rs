@@ -102,7 +102,8 @@ impl<S: Store> Relay<S> {
     }
 
     /// Claims one batch, delivers it, settles it; then what other relays left behind, one by one; then a batch of dead
-    /// events for the dead-letter route, and what is due to be tried again.
+    /// events for the dead-letter route, and what is due to be tried again. Before all this, one event for each sink that was down,
+    /// when it is time to find out whether it is back.
     ///
     /// # Errors
     /// When the relay was closed or the store fails.
