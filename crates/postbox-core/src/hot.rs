@@ -111,7 +111,8 @@ impl HotPath {
         self
     }
 
-    /// How many more events it would take now; none without a relay, when that is stopping, or while the table is paused.
+    /// How many more events it would take now; none before a relay has looked at its table, when it is stopping, while the table is
+    /// paused, or where order is kept.
     pub fn remaining(&self) -> usize {
         if self.attached().is_none() {
             return 0;

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::event::Payload;
 
@@ -41,6 +42,12 @@ impl fmt::Display for Summary {
 
 /// An error with all its causes in one line, without saying the same twice.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
+    // One of a user's own may even panic when it is shown.
+    let text = catch_unwind(AssertUnwindSafe(|| whole_chain(error)));
+    text.unwrap_or_else(|_| "an error whose text panicked".to_owned())
+}
+
+fn whole_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -278,6 +285,19 @@ mod tests {
         struct Outer(#[source] std::io::Error);
         let error = Outer(std::io::Error::other("inner"));
         assert_eq!(chain(&error), "outer: inner");
+    }
+
+    #[test]
+    fn an_error_that_panics_when_it_is_shown_is_one_all_the_same() {
+        #[derive(Debug)]
+        struct Sick;
+        impl fmt::Display for Sick {
+            fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+                panic!("on purpose")
+            }
+        }
+        impl Error for Sick {}
+        assert_eq!(chain(&Sick), "an error whose text panicked");
     }
 
     proptest! {

@@ -31,8 +31,10 @@ pub use token::Token;
 ///
 /// # Cancel safety
 /// A relay drops [`open`](Self::open) and [`require`](Self::require) when it is told to stop, [`wait`](Self::wait) whenever
-/// something else happens, and [`close`](Self::close) when it takes too long: these must be cancel safe. All others it runs in
-/// tasks of their own; what is cut off there with the runtime waits until its lease has run out.
+/// something else happens, [`close`](Self::close) when it takes too long, and what is about dead events
+/// ([`letters`](Self::letters), [`settle_letters`](Self::settle_letters), [`redrive`](Self::redrive)) with a run by hand that is
+/// dropped, or at the end of a stop: these must be cancel safe. All others it runs in tasks of their own; what is cut off there
+/// with the runtime waits until its lease has run out.
 pub trait Store: Clone + Send + Sync + 'static {
     /// The table's name, for logs and metrics.
     fn table(&self) -> &str;
@@ -48,7 +50,8 @@ pub trait Store: Clone + Send + Sync + 'static {
         false
     }
 
-    /// Checks that the table is there and can be relayed. Called once, before anything else.
+    /// Checks that the table is there and can be relayed. Called before anything else; and again after it has failed, and for each
+    /// run by hand.
     fn open(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Refuses what the table cannot do, with the next step. Called after [`open`](Self::open), before anything is claimed.

@@ -1,10 +1,15 @@
 //! [`Backoff`]: how long an event waits for its next attempt.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::settings::LONGEST;
+
+/// The default's first wait, and its longest.
+const BASE: Duration = Duration::from_secs(1);
+const CAP: Duration = Duration::from_mins(1);
 
 /// A source of random numbers in `0.0..1.0`.
 type Random = Arc<dyn Fn() -> f64 + Send + Sync>;
@@ -46,8 +51,7 @@ enum Shape {
 impl Default for Backoff {
     /// `min(1s · 2^(attempts-1), 60s)` plus 0 to 200 ms.
     fn default() -> Self {
-        let (base, cap) = (Duration::from_secs(1), Duration::from_mins(1));
-        Self::of(Shape::Additive { base, cap, jitter: Duration::from_millis(200) })
+        Self::of(Shape::Additive { base: BASE, cap: CAP, jitter: Duration::from_millis(200) })
     }
 }
 
@@ -66,7 +70,7 @@ impl Backoff {
         Self::of(Shape::Fixed(wait))
     }
 
-    /// Whatever the function says for the number of attempts made.
+    /// Whatever the function says for the number of attempts made; what the default would wait, should it panic.
     pub fn custom(wait: impl Fn(i32) -> Duration + Send + Sync + 'static) -> Self {
         Self::of(Shape::Custom(Arc::new(wait)))
     }
@@ -80,7 +84,13 @@ impl Backoff {
 
     /// The wait after so many attempts; a year at the most.
     pub fn after(&self, attempts: i32) -> Duration {
-        let wait = match &self.shape {
+        // What a user's own function does wrong must not end the relay.
+        let wait = catch_unwind(AssertUnwindSafe(|| self.wait(attempts)));
+        wait.unwrap_or_else(|_| doubled(BASE, CAP, attempts)).min(LONGEST)
+    }
+
+    fn wait(&self, attempts: i32) -> Duration {
+        match &self.shape {
             Shape::Additive { base, cap, jitter } => {
                 doubled(*base, *cap, attempts) + jitter.mul_f64((self.random)().clamp(0.0, 1.0))
             }
@@ -89,14 +99,20 @@ impl Backoff {
             }
             Shape::Fixed(wait) => *wait,
             Shape::Custom(wait) => wait(attempts),
-        };
-        wait.min(LONGEST)
+        }
     }
 }
 
 fn doubled(base: Duration, cap: Duration, attempts: i32) -> Duration {
     let doublings = u32::try_from(attempts.saturating_sub(1)).unwrap_or(0).min(31);
     base.saturating_mul(1 << doublings).min(cap).min(LONGEST)
+}
+
+/// A row has no count of its tries as a dead letter. Waiting as long as it has been dead doubles the wait each time, which is
+/// what the backoff does by its count.
+pub(super) fn tries(dead_for: Duration) -> i32 {
+    let doublings = dead_for.as_secs().max(1).ilog2();
+    i32::try_from(doublings).unwrap_or(i32::MAX).saturating_add(1)
 }
 
 impl fmt::Debug for Backoff {
@@ -141,6 +157,19 @@ mod tests {
         let (first, ever) = (Backoff::exponential(Duration::MAX, Duration::MAX), Duration::MAX);
         for backoff in [first, Backoff::fixed(ever), Backoff::custom(move |_| ever)] {
             assert_eq!(backoff.with_random(|| 1.0).after(1), LONGEST);
+        }
+    }
+
+    #[test]
+    fn a_function_that_panics_waits_as_the_default_does() {
+        let backoff = Backoff::custom(|attempts| panic!("at {attempts} attempts, on purpose"));
+        assert_eq!(backoff.after(3), ms(4000));
+    }
+
+    #[test]
+    fn the_longer_it_is_dead_the_longer_it_waits() {
+        for (dead_for, number) in [(0, 1), (1, 1), (2, 2), (5, 3), (64, 7), (86_400, 17)] {
+            assert_eq!(tries(Duration::from_secs(dead_for)), number, "{dead_for}");
         }
     }
 

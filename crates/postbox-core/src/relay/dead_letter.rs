@@ -3,6 +3,7 @@
 //! Both run beside the loop in a task of their own, with leases of their own, so that nothing that lives waits for what is
 //! dead. A batch is claimed, sent and settled before the next is looked at; a lease outlasts that, so none is renewed.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
+use super::backoff::tries;
 use super::circuit::Circuit;
 use super::engine::Engine;
 use super::health::RelayHealth;
@@ -20,6 +22,7 @@ use super::unit::{Dispatching, End, Ended};
 use crate::dispatcher::{BoxDispatcher, Dispatcher as _};
 use crate::failpoint;
 use crate::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements, explain};
+use crate::panic::catch;
 use crate::redact::Summary;
 use crate::store::{Lease, Standing, Store, StoreError};
 use crate::telemetry::Telemetry;
@@ -104,14 +107,29 @@ impl<S: Store> AfterDeath<S> {
         }
     }
 
-    /// Runs until it is to stop, and then to the end of what is under way.
+    /// Runs until it is to stop. Should it panic, what it had in hand waits until its leases have run out, and the rest for the next look.
     async fn run(mut self, mut stop: watch::Receiver<bool>) {
+        while let Err(panic) = catch(AssertUnwindSafe(self.work(&mut stop))).await {
+            tracing::error!(
+                table = self.store.table(),
+                panic,
+                "looking after dead events panicked, trying again"
+            );
+            let rest = self.settings.poll_interval;
+            if tokio::time::timeout(rest, stop.wait_for(|stop| *stop)).await.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Works until it is to stop, and then to the end of what is under way.
+    async fn work(&mut self, stop: &mut watch::Receiver<bool>) {
         let mut next_redrive = Instant::now();
         let mut failures = 0;
         loop {
             let mut rest = self.settings.poll_interval;
             if self.health.now().standing == Standing::Active {
-                match self.look(&mut next_redrive, &mut stop).await {
+                match self.look(&mut next_redrive, stop).await {
                     Ok(posted) => {
                         failures = 0;
                         if posted.more {
@@ -328,13 +346,6 @@ impl<S: Store> AfterDeath<S> {
     }
 }
 
-/// A row has no count of its tries as a dead letter. Waiting as long as it has been dead doubles the wait each time, which is
-/// what the backoff does by its count.
-fn tries(dead_for: Duration) -> i32 {
-    let doublings = dead_for.as_secs().max(1).ilog2();
-    i32::try_from(doublings).unwrap_or(i32::MAX).saturating_add(1)
-}
-
 /// The task that looks after dead events. Ends with the loop, whatever ends that.
 #[derive(Debug)]
 pub(super) struct AfterDeathTask {
@@ -381,17 +392,5 @@ impl<S: Store> Engine<S> {
             self.report.redriven = usize::try_from(work.redrive().await?).unwrap_or(usize::MAX);
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_longer_it_is_dead_the_longer_it_waits() {
-        for (dead_for, number) in [(0, 1), (1, 1), (2, 2), (5, 3), (64, 7), (86_400, 17)] {
-            assert_eq!(tries(Duration::from_secs(dead_for)), number, "{dead_for}");
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! [`Lane`]: one sink's own queue, concurrency and circuit, so that no sink holds up another.
+//! ⑤ [`Lane`]: one sink's own queue, concurrency and circuit, so that no sink holds up another.
 
 use std::collections::HashSet;
 use std::sync::Arc;

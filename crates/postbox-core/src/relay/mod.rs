@@ -102,13 +102,15 @@ impl<S: Store> Relay<S> {
     }
 
     /// Claims one batch, delivers it, settles it; then what other relays left behind, one by one; then a batch of dead
-    /// events for the dead-letter route, and what is due to be tried again.
+    /// events for the dead-letter route, and what is due to be tried again. Before all this, one event for each sink that was down,
+    /// when it is time to find out whether it is back.
     ///
     /// # Errors
     /// When the relay was closed or the store fails.
     ///
     /// # Cancel safety
-    /// Dropped, what was claimed stays with the relay: the next call goes on with it, unless its leases have run out by then.
+    /// Dropped, what was claimed stays with the relay: the next call goes on with it, unless its leases have run out by then. Dead
+    /// events that were on their way are sent again then.
     pub async fn run_once(&mut self) -> Result<RunReport, RelayError> {
         if self.closed {
             return Err(RelayError::Closed);

@@ -17,7 +17,7 @@ use super::claim::Asked;
 use super::engine::{Engine, Refused};
 use super::error::RelayError;
 use super::hot;
-use crate::store::{ClaimMode, Standing, Store, StoreErrorKind};
+use crate::store::{ClaimMode, Standing, Store, StoreError, StoreErrorKind};
 
 /// How long a stop waits for the store to give up its place.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
@@ -79,36 +79,47 @@ impl<S: Store> Engine<S> {
         self.telemetry.leader(false);
     }
 
-    /// One batch by hand, then the suspects it found.
+    /// One batch by hand, then the suspects it found. A sink that is down is tried first, when that is due: nothing else would find out
+    /// that it is back.
     pub(super) async fn run_once(&mut self) -> Result<RunReport, RelayError> {
         self.report = RunReport::default();
         self.open_store().await?;
         self.health.note_opened();
-        let mut mode = ClaimMode::Waiting;
-        loop {
-            // One may be under way from a call that was dropped: its rows are this one's.
-            if self.claiming.is_none() {
-                self.ask(Instant::now(), Asked::Rows(mode));
+        let mut suspects = false;
+        for number in 0..self.lanes.len() {
+            if self.claiming.is_none() && self.lanes[number].wants_probe(Instant::now()) {
+                self.probing = Some(number);
+                let topics = self.lanes[number].topics().cloned().collect();
+                suspects |= self.claim_by_hand(ClaimMode::Probe(topics)).await?;
             }
-            let (asked, wanted, answer) = finished(&mut self.claiming).await;
-            let claim = answer?;
-            let suspects = wanted == Asked::Rows(ClaimMode::Suspect);
-            let found = !(claim.rows.is_empty() && claim.undecodable.is_empty() && claim.buried.is_empty());
-            let more_suspects = claim.suspects || (suspects && found);
-            self.claimed(asked, &wanted, Ok(claim));
-            while !self.held.is_empty() {
-                let now = Instant::now();
-                self.start_settle();
-                self.start_dispatches(now);
-                self.start_extend(now);
-                self.turn(now).await;
-            }
-            if !more_suspects {
-                self.dead_once().await?;
-                return Ok(self.report);
-            }
-            mode = ClaimMode::Suspect;
         }
+        suspects |= self.claim_by_hand(ClaimMode::Waiting).await?;
+        while suspects {
+            suspects = self.claim_by_hand(ClaimMode::Suspect).await?;
+        }
+        self.dead_once().await?;
+        Ok(self.report)
+    }
+
+    /// One claim, to the end of what it brings; answers whether there may be suspects.
+    async fn claim_by_hand(&mut self, mode: ClaimMode) -> Result<bool, StoreError> {
+        // One may be under way from a call that was dropped: its rows are this one's.
+        if self.claiming.is_none() {
+            self.ask(Instant::now(), Asked::Rows(mode));
+        }
+        let (asked, wanted, answer) = finished(&mut self.claiming).await;
+        let claim = answer?;
+        let found = !(claim.rows.is_empty() && claim.undecodable.is_empty() && claim.buried.is_empty());
+        let suspects = claim.suspects || (wanted == Asked::Rows(ClaimMode::Suspect) && found);
+        self.claimed(asked, &wanted, Ok(claim));
+        while !self.held.is_empty() {
+            let now = Instant::now();
+            self.start_settle();
+            self.start_dispatches(now);
+            self.start_extend(now);
+            self.turn(now).await;
+        }
+        Ok(suspects)
     }
 
     /// Waits for whatever happens next and takes it in. `now` is when it was last looked what is to be done: whatever has

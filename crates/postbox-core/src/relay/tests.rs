@@ -10,18 +10,21 @@ use crate::dispatcher::{Delivery, DispatchError, Dispatcher};
 use crate::event::{EventId, Payload};
 use crate::hot::delivery_for_tests;
 use crate::letter::Requirements;
+use crate::record::Record;
 use crate::redact::Summary;
-use crate::relay::Relay;
 use crate::relay::claim::Asked;
 use crate::relay::engine::Engine;
 use crate::relay::lease::Stage;
 use crate::relay::unit::{End, Ended};
+use crate::relay::{Backoff, Relay};
 use crate::store::{
     Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
     StoreErrorKind,
 };
-use crate::testing::{FailingDispatcher, delivery};
+use crate::testing::{FailingDispatcher, MemoryOutbox, delivery};
+use crate::topic::Topic;
 
+mod dead;
 mod fan;
 mod late;
 
@@ -152,6 +155,23 @@ async fn a_run_by_hand_goes_through_all_suspects() {
     let mut relay = Relay::builder(store).dispatcher(FailingDispatcher::times(0)).build().unwrap();
     let report = relay.run_once().await.unwrap();
     assert_eq!((report.dead, report.delivered), (1, 1));
+}
+
+/// Nobody else finds out whether a sink is back.
+#[tokio::test(start_paused = true)]
+async fn a_run_by_hand_probes_a_sink_that_was_down() {
+    let (memory, wait) = (MemoryOutbox::new(), Duration::from_secs(1));
+    let mut tx = memory.begin().await.unwrap();
+    let event = Record::builder(Topic::from_static("shop.order.placed.v1")).json(&1);
+    memory.enqueue(&mut tx, event).await.unwrap();
+    tx.commit().await.unwrap();
+    let relay = Relay::builder(memory.store()).dispatcher(FailingDispatcher::unavailable(1));
+    let mut relay = relay.set(|settings| settings.circuit = Backoff::fixed(wait)).build().unwrap();
+    assert_eq!(relay.run_once().await.unwrap().released, 1);
+    assert_eq!(relay.run_once().await.unwrap().claimed, 0, "it is left alone");
+    tokio::time::advance(wait).await;
+    memory.clock().advance(wait);
+    assert_eq!(relay.run_once().await.unwrap().delivered, 1);
 }
 
 /// A route says where at its sink an event goes; one that lacks a value for it is dead and goes nowhere.

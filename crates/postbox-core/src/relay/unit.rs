@@ -262,10 +262,7 @@ impl Unit {
     fn failed(&self, delivery: &Delivery, failure: &DispatchError) -> End {
         let settings = &self.shared.settings;
         let max = settings.last_error_max_bytes;
-        // An error of a user's own may even panic when it is shown.
-        let text = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| failure.to_string()));
-        let text = text.unwrap_or_else(|_| format!("{}: an error whose text panicked", failure.code()));
-        let error = Summary::without_payload(&text, &delivery.payload, max);
+        let error = Summary::without_payload(&failure.to_string(), &delivery.payload, max);
         let meta = &delivery.meta;
         let tenant = if settings.mask_tenants { "***".to_owned() } else { meta.tenant_id.to_string() };
         tracing::warn!(
