@@ -14,6 +14,7 @@ use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
 use super::row::{self, Found, Reader};
 use super::schema::TableShape;
+use super::settling::is_lock_timeout;
 use super::store::{Inner, Opened};
 use super::unreadable::is_about_data;
 use super::window::may_be_settled;
@@ -149,19 +150,22 @@ impl Inner {
         let Some(Letters { settle: sql, .. }) = &opened.statements.letters else { return Ok(Vec::new()) };
         // The order of locking, the same for everybody (hazard 18).
         letters.sort_unstable_by_key(|(lease, _)| lease.row);
-        let wait = |verdict: &LetterVerdict| match verdict {
-            LetterVerdict::Sent => None,
-            LetterVerdict::Later(after) => Some(i64::try_from(after.as_micros()).unwrap_or(i64::MAX)),
-        };
         let ids: Vec<Uuid> = letters.iter().map(|(lease, _)| lease.row).collect();
         let mut link = self.dead.take().await?;
-        let query = opened
-            .scalar::<Uuid>(sql)
-            .bind(&ids)
-            .bind(letters.iter().map(|(lease, _)| &*lease.token).collect::<Vec<_>>())
-            .bind(letters.iter().map(|(_, verdict)| wait(verdict)).collect::<Vec<_>>())
-            .fetch_all(&mut link.connection);
-        let found = within(OPERATION_LIMIT, query).await?;
+        let found = match write(opened, sql, &letters, &mut link.connection).await {
+            Err(error) if is_lock_timeout(&error) => {
+                // Somebody keeps one of them: the others do not wait for it. It is sent again when its lease has run out.
+                self.dead.begin(&mut link.connection).await?;
+                let free = opened.scalar::<Uuid>(&opened.statements.free).bind(&ids);
+                let free = within(OPERATION_LIMIT, free.fetch_all(&mut link.connection)).await?;
+                letters.retain(|(lease, _)| free.contains(&lease.row));
+                let found = write(opened, sql, &letters, &mut link.connection).await?;
+                self.dead.commit(&mut link.connection).await?;
+                tracing::warn!(table = &*self.label, "somebody has locked dead rows that are to be settled");
+                found
+            }
+            found => found?,
+        };
         link.keep().await?;
         Ok(ids.into_iter().filter(|id| !found.contains(id)).collect())
     }
@@ -201,6 +205,26 @@ impl Inner {
             behind = key;
         }
     }
+}
+
+/// Writes what became of letters; answers those that were still this relay's.
+async fn write(
+    opened: &Opened,
+    sql: &str,
+    letters: &[(Lease, LetterVerdict)],
+    connection: &mut PgConnection,
+) -> Result<Vec<Uuid>, StoreError> {
+    let wait = |verdict: &LetterVerdict| match verdict {
+        LetterVerdict::Sent => None,
+        LetterVerdict::Later(after) => Some(i64::try_from(after.as_micros()).unwrap_or(i64::MAX)),
+    };
+    let query = opened
+        .scalar::<Uuid>(sql)
+        .bind(letters.iter().map(|(lease, _)| lease.row).collect::<Vec<_>>())
+        .bind(letters.iter().map(|(lease, _)| &*lease.token).collect::<Vec<_>>())
+        .bind(letters.iter().map(|(_, verdict)| wait(verdict)).collect::<Vec<_>>())
+        .fetch_all(connection);
+    within(OPERATION_LIMIT, query).await
 }
 
 fn letter(row: &PgRow, reader: &mut Reader<'_>) -> Result<Option<Letter>, sqlx::Error> {

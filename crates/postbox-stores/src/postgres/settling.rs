@@ -351,7 +351,7 @@ fn in_order(settlements: &mut [&Settlement]) {
 }
 
 /// Whether a row could not be locked in time.
-fn is_lock_timeout(error: &StoreError) -> bool {
+pub(super) fn is_lock_timeout(error: &StoreError) -> bool {
     sqlstate(error).is_some_and(|state| state == "55P03")
 }
 

@@ -269,8 +269,10 @@ impl Statements {
             },
             extend: either(include_str!("sql/extend_bare.sql"), include_str!("sql/extend.sql")),
             release_token: base.fill(
-                "UPDATE {{table}} SET locked_at = NULL, locked_by = NULL, attempts = greatest(attempts - 1, 0)
-                 WHERE locked_by = $1 AND published_at IS NULL AND dead_at IS NULL",
+                "WITH lost AS MATERIALIZED (
+                     SELECT id FROM {{table}} WHERE locked_by = $1 AND published_at IS NULL AND dead_at IS NULL FOR UPDATE SKIP LOCKED)
+                 UPDATE {{table}} t SET locked_at = NULL, locked_by = NULL, attempts = greatest(t.attempts - 1, 0)
+                 FROM lost l WHERE t.id = ANY (ARRAY[l.id])",
             ),
             lead: base.fill(include_str!("sql/lead.sql")),
             // A window of what has long left it is of no use to anybody; $4 says that nothing is in flight.

@@ -55,6 +55,22 @@ async fn the_sql_function_enqueues_validates_and_deduplicates() {
     assert_eq!(claim.rows[0].delivery.meta.headers["h"], "v");
 }
 
+/// Whatever keeps a row out without a word: who enqueues hears of it.
+#[tokio::test]
+async fn what_was_not_written_is_an_error() {
+    let table = Table::new(Shape::Migrated).await;
+    table.db.psql(
+        "CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER swallow BEFORE INSERT ON org_outbox FOR EACH ROW EXECUTE FUNCTION swallow()",
+    );
+    let error =
+        table.db.try_psql("SELECT * FROM postbox_enqueue('org_outbox', 'org.a.b.v1', '{}')").unwrap_err();
+    assert!(error.contains("OUTBOX_DB_ERROR: the event was not written"), "{error}");
+    let mut tx = table.owner.begin().await.unwrap();
+    table.outbox().enqueue(&mut tx, event(TOPIC, 1)).await.unwrap_err();
+    table.outbox().enqueue_all(&mut tx, events(2)).await.unwrap_err();
+}
+
 #[tokio::test]
 async fn a_field_without_a_column_is_refused_on_a_bare_table() {
     let table = Table::new(Shape::Bare).await;

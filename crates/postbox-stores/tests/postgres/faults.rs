@@ -22,11 +22,9 @@ fn behind(table: &Table, name: &str) -> (Proxy, PgStore) {
     (proxy, store.single_active(false).name(name).build())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn hazard_5_a_claim_whose_reply_was_lost_is_given_back_uncharged() {
-    let table = Table::new(Shape::Migrated).await;
-    enqueue(&table, events(5)).await;
-    let (proxy, store) = behind(&table, "claimer");
+/// A store that has claimed five events and knows nothing of it.
+async fn after_a_lost_claim(table: &Table) -> (Proxy, PgStore) {
+    let (proxy, store) = behind(table, "claimer");
     store.open().await.unwrap();
     // The text for exhausted rows travels with claims alone.
     let mut cut = proxy.cut_replies_after_requests_containing(b"OUTBOX_EXHAUSTED: no answer");
@@ -38,9 +36,30 @@ async fn hazard_5_a_claim_whose_reply_was_lost_is_given_back_uncharged() {
             == "5"
     })
     .await;
+    (proxy, store)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hazard_5_a_claim_whose_reply_was_lost_is_given_back_uncharged() {
+    let table = Table::new(Shape::Migrated).await;
+    enqueue(&table, events(5)).await;
+    let (_proxy, store) = after_a_lost_claim(&table).await;
     let again = claim(&store, 10).await;
     assert_eq!(again.rows.len(), 5);
     assert!(again.rows.iter().all(|row| row.delivery.meta.attempts == 1), "the lost claim was not charged");
+}
+
+/// What somebody has locked of it waits for its lease, and holds up nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn hazard_5_of_a_claim_whose_reply_was_lost_the_free_rows_are_given_back() {
+    let table = Table::new(Shape::Migrated).await;
+    let ids = enqueue(&table, events(5)).await;
+    let (_proxy, store) = after_a_lost_claim(&table).await;
+    let mut outsider = table.owner.begin().await.unwrap();
+    let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE event_id = $1 FOR UPDATE").bind(ids[0].0);
+    lock.execute(&mut *outsider).await.unwrap();
+    assert_eq!(claim(&store, 10).await.rows.len(), 4);
+    outsider.rollback().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -81,6 +81,28 @@ async fn a_dead_row_that_cannot_be_shown_holds_up_no_letter() {
     assert_eq!(letters.arrived().len(), 1);
 }
 
+/// What somebody has locked is sent again when it is free and its lease has run out. The others are settled.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_row_that_somebody_has_locked_holds_up_no_letter() {
+    let table = Table::new(Shape::Migrated).await;
+    table.db.psql(
+        "INSERT INTO org_outbox (tenant_id, topic, payload, event_id, dead_at, last_error)
+         SELECT gen_random_uuid(), 'org.a.b.v1', '{}', gen_random_uuid(), now(), 'x' FROM generate_series(1, 3)",
+    );
+    let store = table.store(false);
+    let letters = store.letters(ask()).await.unwrap();
+    assert_eq!(letters.len(), 3);
+    let kept = letters[1].lease.row;
+    let mut outsider = table.owner.begin().await.unwrap();
+    let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE id = $1 FOR UPDATE").bind(kept);
+    lock.execute(&mut *outsider).await.unwrap();
+    let sent = letters.into_iter().map(|letter| (letter.lease, LetterVerdict::Sent)).collect();
+    assert_eq!(store.settle_letters(sent).await.unwrap(), [kept]);
+    assert_eq!(table.db.psql("SELECT count(*) FROM org_outbox WHERE dlq_at IS NOT NULL"), "2");
+    outsider.rollback().await.unwrap();
+    store.close().await;
+}
+
 /// A table of an earlier version goes on as it was; what needs the new column is refused until it is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_without_the_newest_column_is_whole() {

@@ -63,6 +63,10 @@ BEGIN
         duplicate := enqueued_sequence IS NOT NULL;
         EXIT WHEN duplicate;
     END LOOP;
+    IF enqueued_sequence IS NULL THEN
+        RAISE EXCEPTION 'OUTBOX_DB_ERROR: the event was not written, and none with its event_id is to be seen' USING ERRCODE = '55000',
+            HINT = 'A trigger of the table, or row-level security, keeps it out.';
+    END IF;
     -- Only while a relay sleeps: it has this lock alone then.
     IF NOT duplicate AND NOT pg_try_advisory_xact_lock_shared({{wake_lock}}, outbox::oid::int) THEN
         PERFORM pg_notify('postbox_' || outbox::oid, '');
