@@ -5,7 +5,8 @@ use postbox_stores::mysql::migrate::{
     Extras, Format, Ordered, down, plan_with, print_down_with, print_up_with, up, up_with,
 };
 use postbox_stores::mysql::{MySqlAdmin, connect_options};
-use postbox_testkit::MariaDbServer;
+use postbox_testkit::suite::PATIENCE;
+use postbox_testkit::{MariaDbServer, eventually};
 use sqlx::{ConnectOptions as _, MySqlConnection};
 
 const ALL: Extras = Extras {
@@ -105,6 +106,30 @@ async fn down_refuses_what_waits_and_what_is_not_ours() {
         "org_outbox_history\npostbox_audit\npostbox_relay\npostbox_window",
         "another's table stays"
     );
+}
+
+/// A writer has an event under way when the table is to go: it is waited for.
+#[tokio::test]
+async fn down_loses_nothing_of_what_is_being_written() {
+    let db = MariaDbServer::shared().database();
+    let (mut connection, table) = (connect(&db.url).await, "org_outbox".parse().unwrap());
+    up(&mut connection, &table, |_| {}).await.unwrap();
+    let mut writer = connect(&db.url).await;
+    let insert =
+        "insert into org_outbox (tenant_id, topic, payload, event_id) values (x'00', 'a', '{}', x'01')";
+    sqlx::raw_sql("start transaction").execute(&mut writer).await.unwrap();
+    sqlx::raw_sql(insert).execute(&mut writer).await.unwrap();
+    let waits = "select count(*) from information_schema.processlist
+                 where db = database() and state like '%metadata lock%' and id <> connection_id()";
+    let (removed, ()) = tokio::join!(down(&mut connection, &table, false), async {
+        eventually("the writer to be waited for", PATIENCE, async || db.sql(waits) == "1").await;
+        sqlx::raw_sql("commit").execute(&mut writer).await.unwrap();
+    });
+    assert_eq!(removed.unwrap_err().code(), Code::NotEmpty);
+    assert_eq!(db.sql("select count(*) from org_outbox_status"), "1");
+    db.sql("update org_outbox set published_at = utc_timestamp(6)");
+    down(&mut connection, &table, false).await.unwrap();
+    assert_eq!(db.sql("show tables"), "postbox_audit\npostbox_relay\npostbox_window");
 }
 
 /// Times are UTC, whatever the session of a writer says; ids are drawn; JSON may be as deep as it likes.

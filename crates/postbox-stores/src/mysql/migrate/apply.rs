@@ -69,8 +69,8 @@ pub async fn up_with(
 /// When unpublished events exist, the table does not exist or is no outbox, or the database fails.
 ///
 /// # Cancel safety
-/// Dropped, a part of it may be gone, and the next run removes the rest. Close the connection: its session may keep others from
-/// migrating.
+/// Dropped, the table may be gone and others not: [`up`] and this once more remove them. Close the connection: its session may keep others
+/// from migrating.
 pub async fn down(
     connection: &mut MySqlConnection,
     table: &TableName,
@@ -95,13 +95,9 @@ pub async fn down_by(
     let (schema, table, _) = expect(connection, table).await?;
     let template = names(&table);
     let lock = Alone::wait(connection, &table).await?;
-    let unpublished = template.fill("SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL)");
     let done = async {
-        let unpublished =
-            sqlx::query_scalar::<_, bool>(AssertSqlSafe(unpublished)).fetch_one(&mut *connection);
-        if unpublished.await.map_err(classify)? && !discard_unpublished {
-            let message = format!("{table} holds events that were not published");
-            return Err(StoreError::new(Code::NotEmpty, StoreErrorKind::Refused, message));
+        if !discard_unpublished {
+            expect_published(connection, &table).await?;
         }
         let relay = !columns(connection, &schema, "postbox_relay").await.map_err(classify)?.is_empty();
         let log = !columns(connection, &schema, "postbox_audit").await.map_err(classify)?.is_empty();
@@ -114,7 +110,15 @@ pub async fn down_by(
         let there =
             |sql: &&str| (relay || !sql.contains("{{relay}}")) && (window || !sql.contains("{{window}}"));
         for sql in drops(extras).filter(there) {
+            if sql == DROP_TABLE && !discard_unpublished {
+                // Until now writers came to it: what they had begun before the first look may have been committed since.
+                run(connection, &template.fill("LOCK TABLES {{table}} WRITE")).await?;
+                expect_published(connection, &table).await?;
+            }
             run(connection, &template.fill(sql)).await?;
+            if sql == DROP_TABLE {
+                run(connection, "UNLOCK TABLES").await?;
+            }
             // No transaction has both; whatever fails after this, the events are gone.
             if let (DROP_TABLE, Some((who, held)), true) = (sql, by, log) {
                 let what = held.described();
@@ -162,13 +166,24 @@ async fn expect(
     Ok((schema, table, shape))
 }
 
+/// Refuses where an event waits, or is dead.
+async fn expect_published(connection: &mut MySqlConnection, table: &TableName) -> Result<(), StoreError> {
+    let sql = names(table).fill("SELECT EXISTS (SELECT 1 FROM {{table}} WHERE published_at IS NULL)");
+    let unpublished = sqlx::query_scalar::<_, bool>(AssertSqlSafe(sql)).fetch_one(connection);
+    if !unpublished.await.map_err(classify)? {
+        return Ok(());
+    }
+    let message = format!("{table} holds events that were not published");
+    Err(StoreError::new(Code::NotEmpty, StoreErrorKind::Refused, message))
+}
+
 const DROP_TABLE: &str = "DROP TABLE {{table}}";
 const DROP_HISTORY: &str = "DROP TABLE IF EXISTS {{history}}";
 const DROP_INBOX: &str = "DROP TABLE IF EXISTS {{inbox}}";
 const DROP_CALLS: &str = "DROP TABLE IF EXISTS {{idempotency}}";
 const DROPS: [&str; 7] = [
-    "DROP VIEW IF EXISTS {{status_view}}",
     DROP_TABLE,
+    "DROP VIEW IF EXISTS {{status_view}}",
     DROP_HISTORY,
     DROP_INBOX,
     DROP_CALLS,
@@ -221,6 +236,7 @@ impl Alone {
 
     /// The end of the session would give it back too.
     async fn end(self, connection: &mut MySqlConnection) {
+        let _ = sqlx::raw_sql("UNLOCK TABLES").execute(&mut *connection).await;
         let _ = sqlx::query("DO RELEASE_LOCK(?)").bind(self.0).execute(&mut *connection).await;
         let _ = sqlx::raw_sql("SET SESSION lock_wait_timeout = DEFAULT").execute(connection).await;
     }
