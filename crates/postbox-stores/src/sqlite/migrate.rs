@@ -56,6 +56,11 @@ pub(super) const TENANTS: (&str, &str, &str, &str) = (
 /// The time for a plain INSERT: whole milliseconds, exact, in every version that has STRICT tables.
 const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000";
 
+/// The status view, and the same with what is in the history.
+const VIEW: &str = include_str!("migrations/view.sql");
+const VIEW_HISTORY: &str =
+    concat!(include_str!("migrations/view.sql"), include_str!("migrations/view_history.sql"));
+
 const WAL: &str = "PRAGMA journal_mode = WAL";
 const REGISTER: &str = "INSERT INTO {{relay}} (tbl) VALUES ({{key}}) ON CONFLICT DO NOTHING";
 
@@ -195,9 +200,9 @@ async fn table_steps(
             step("- status view (without the history)".to_owned(), "DROP VIEW {{status_view}}");
             found.remove(&view);
         }
-        include_str!("migrations/view_history.sql")
+        VIEW_HISTORY
     } else {
-        include_str!("migrations/view.sql")
+        VIEW
     };
     for (object, what, sql) in [
         ("postbox_relay", "+ table postbox_relay", include_str!("migrations/relay.sql")),
