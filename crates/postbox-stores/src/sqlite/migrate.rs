@@ -193,17 +193,11 @@ async fn table_steps(
     inbox::steps(connection, table, extras.inbox, &mut step).await?;
     idempotency::steps(connection, table, extras.idempotency, &mut step).await?;
     let view = format!("{name}_status");
-    let history_name = name_of(table);
-    let has_history = |sql: &String| sql.contains(&history_name);
-    let view_sql = if with_history {
-        if found.get(&view).is_some_and(|sql| !has_history(sql)) {
-            step("- status view (without the history)".to_owned(), "DROP VIEW {{status_view}}");
-            found.remove(&view);
-        }
-        VIEW_HISTORY
-    } else {
-        VIEW
-    };
+    if found.get(&view).is_some_and(|sql| sql.contains(&name_of(table)) != with_history) {
+        step("- status view (another one)".to_owned(), "DROP VIEW {{status_view}}");
+        found.remove(&view);
+    }
+    let view_sql = if with_history { VIEW_HISTORY } else { VIEW };
     for (object, what, sql) in [
         ("postbox_relay", "+ table postbox_relay", include_str!("migrations/relay.sql")),
         ("postbox_audit", "+ table postbox_audit", include_str!("migrations/audit.sql")),
