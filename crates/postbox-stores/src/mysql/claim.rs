@@ -26,6 +26,8 @@ use crate::seen::{Candidate, Picked};
 
 /// Where several relays share a table, they look for so many times the rows that they want: others have some of these.
 const SHARED: usize = 4;
+/// And for what is claimed alone, so many times: an outsider may have locked the first, which must not hide those behind it.
+const ALONE: usize = 16;
 
 /// What a relay remembers between claims. All of it can be lost: it only makes claims quicker.
 #[derive(Debug)]
@@ -211,8 +213,8 @@ async fn pick(
         }
         ClaimMode::Probe(topics) => (&statements.pick_probe, Condition::only(topics, &request.spent)),
     };
-    let rows = request.limit.saturating_mul(if request.mode == ClaimMode::Waiting { shared } else { 1 });
-    let rows = rows.min(MOST.max(request.limit));
+    let times = if request.mode == ClaimMode::Waiting { shared } else { ALONE };
+    let rows = request.limit.saturating_mul(times).min(MOST.max(request.limit));
     let query = sqlx::query(AssertSqlSafe(condition.fill(sql)))
         .bind(at(from.0))
         .bind(at(from.0))

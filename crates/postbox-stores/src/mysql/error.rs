@@ -16,7 +16,7 @@ pub(super) fn error_number(error: &sqlx::Error) -> Option<u16> {
 /// A deadlock: the server has rolled the transaction back.
 pub(super) const DEADLOCK: u16 = 1213;
 /// A lock was waited for in vain: only the statement was undone, and a COMMIT would keep the half.
-const LOCK_WAIT: u16 = 1205;
+pub(super) const LOCK_WAIT: u16 = 1205;
 /// MariaDB: somebody else has changed the row since it was read.
 const CHANGED: u16 = 1020;
 /// A key that is there already.

@@ -16,13 +16,14 @@ use super::error::within;
 pub(super) const OPERATION_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a session of ours is told once. Statements see what is committed and lock no gaps (hazards 17, 41); a lock is not
-/// waited for as long as the server would (50 s); times are UTC, text is UTF-8, and what does not fit is an error. A process
-/// that is stopped in the middle of a transaction shall not keep its rows for as long as the server would wait (8 h): MariaDB
-/// ends such a session soon (MySQL takes that for a comment), every server after a minute.
+/// waited for as long as the server would (50 s); times are UTC, text is UTF-8, and what does not fit is an error; a list of sinks
+/// is not cut at 1024 bytes, as MySQL would. A process that is stopped in the middle of a transaction shall not keep its rows for as
+/// long as the server would wait (8 h): MariaDB ends such a session soon (MySQL takes that for a comment), every server after a minute.
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
     SET NAMES utf8mb4;
     SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', SESSION time_zone = '+00:00',
-        SESSION innodb_lock_wait_timeout = 3, SESSION lock_wait_timeout = 5, SESSION autocommit = 1, SESSION wait_timeout = 60
+        SESSION innodb_lock_wait_timeout = 3, SESSION lock_wait_timeout = 5, SESSION autocommit = 1, SESSION wait_timeout = 60,
+        SESSION group_concat_max_len = 1048576
         /*M! , SESSION idle_transaction_timeout = 10 */";
 
 /// A connection that nobody has used for so long may be closed by now: a new one costs less than to find out.

@@ -43,6 +43,11 @@ pub(super) const AGGREGATES: (&str, &str) =
 /// The history's, by which it is cleaned.
 pub(super) const TIME: (&str, &str) = ("by_time", "published_at, sequence");
 
+/// The status view, and the same with what is in the history.
+const VIEW: &str = include_str!("migrations/view.sql");
+const VIEW_HISTORY: &str =
+    concat!(include_str!("migrations/view.sql"), include_str!("migrations/view_history.sql"));
+
 const REGISTER: &str = "INSERT IGNORE INTO {{relay}} (tbl) VALUES ({{key}})";
 
 /// Names for the statements of a migration.
@@ -255,16 +260,10 @@ async fn system_steps(
     );
     let view = view.bind(schema).bind(format!("{}_status", table.table())).fetch_optional(&mut *connection);
     let view = view.await.map_err(classify)?;
-    let has_history = |sql: &String| sql.contains(&name_of(table));
-    match (history, view) {
-        (HistoryComing::None, Some(sql)) if !has_history(&sql) => {}
-        (HistoryComing::There | HistoryComing::New, Some(sql)) if has_history(&sql) => {}
-        (HistoryComing::None, _) => {
-            step("+ status view".to_owned(), include_str!("migrations/view.sql"), StepLock::None);
-        }
-        (HistoryComing::There | HistoryComing::New, _) => {
-            step("+ status view".to_owned(), include_str!("migrations/view_history.sql"), StepLock::None);
-        }
+    let with_history = history != HistoryComing::None;
+    if view.is_none_or(|sql| sql.contains(&name_of(table)) != with_history) {
+        let view = if with_history { VIEW_HISTORY } else { VIEW };
+        step("+ status view".to_owned(), view, StepLock::None);
     }
     let mut registered = false;
     if has_relay {

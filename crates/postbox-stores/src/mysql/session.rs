@@ -6,11 +6,9 @@ use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _};
 use time::PrimitiveDateTime;
 
 use super::clause::Bound;
-use super::error::DEADLOCK;
+use super::error::{DEADLOCK, LOCK_WAIT};
 use crate::tx::{Columns, Dialect, EventRow, Session, Statement};
 
-/// Somebody has had a lock for longer than this session waits.
-const LOCK_WAIT: u16 = 1205;
 const NO_SUCH_TABLE: u16 = 1146;
 
 /// A value. Ids, and names of which every byte counts, are bytes.

@@ -56,6 +56,11 @@ pub(super) const TENANTS: (&str, &str, &str, &str) = (
 /// The time for a plain INSERT: whole milliseconds, exact, in every version that has STRICT tables.
 const NOW: &str = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000";
 
+/// The status view, and the same with what is in the history.
+const VIEW: &str = include_str!("migrations/view.sql");
+const VIEW_HISTORY: &str =
+    concat!(include_str!("migrations/view.sql"), include_str!("migrations/view_history.sql"));
+
 const WAL: &str = "PRAGMA journal_mode = WAL";
 const REGISTER: &str = "INSERT INTO {{relay}} (tbl) VALUES ({{key}}) ON CONFLICT DO NOTHING";
 
@@ -188,17 +193,11 @@ async fn table_steps(
     inbox::steps(connection, table, extras.inbox, &mut step).await?;
     idempotency::steps(connection, table, extras.idempotency, &mut step).await?;
     let view = format!("{name}_status");
-    let history_name = name_of(table);
-    let has_history = |sql: &String| sql.contains(&history_name);
-    let view_sql = if with_history {
-        if found.get(&view).is_some_and(|sql| !has_history(sql)) {
-            step("- status view (without the history)".to_owned(), "DROP VIEW {{status_view}}");
-            found.remove(&view);
-        }
-        include_str!("migrations/view_history.sql")
-    } else {
-        include_str!("migrations/view.sql")
-    };
+    if found.get(&view).is_some_and(|sql| sql.contains(&name_of(table)) != with_history) {
+        step("- status view (another one)".to_owned(), "DROP VIEW {{status_view}}");
+        found.remove(&view);
+    }
+    let view_sql = if with_history { VIEW_HISTORY } else { VIEW };
     for (object, what, sql) in [
         ("postbox_relay", "+ table postbox_relay", include_str!("migrations/relay.sql")),
         ("postbox_audit", "+ table postbox_audit", include_str!("migrations/audit.sql")),

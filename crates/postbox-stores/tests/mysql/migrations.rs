@@ -115,7 +115,8 @@ async fn down_loses_nothing_of_what_is_being_written() {
     let (mut connection, table) = (connect(&db.url).await, "org_outbox".parse().unwrap());
     up(&mut connection, &table, |_| {}).await.unwrap();
     let mut writer = connect(&db.url).await;
-    let insert = "insert into org_outbox (tenant_id, topic, payload, event_id) values (x'00', 'a', '{}', x'01')";
+    let insert =
+        "insert into org_outbox (tenant_id, topic, payload, event_id) values (x'00', 'a', '{}', x'01')";
     sqlx::raw_sql("start transaction").execute(&mut writer).await.unwrap();
     sqlx::raw_sql(insert).execute(&mut writer).await.unwrap();
     let waits = "select count(*) from information_schema.processlist

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use postbox_core::redact::Summary;
-use postbox_core::store::{Lease, Verdict};
+use postbox_core::store::{ClaimMode, Lease, Verdict};
 use postbox_core::{EventId, Store as _};
 use postbox_testkit::suite::owner::OwnerSubject as _;
 use postbox_testkit::suite::{
-    Subject as _, claim, claim_in_turn, enqueue, events, published, settle_all, state,
+    Subject as _, TOPIC, claim, claim_in_turn, enqueue, events, published, request, settle_all, state,
 };
 use sqlx::{MySql, Transaction};
 
@@ -69,6 +69,25 @@ async fn a_locked_row_keeps_no_other_of_an_owner_from_being_settled() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_locked_row_keeps_no_other_that_is_leased_from_being_settled() {
     tokio::join!(others_are_settled(Shape::Migrated, false), others_are_settled(Shape::Moving, false));
+}
+
+/// One suspect is claimed at a time, and one event as a probe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_locked_row_hides_no_suspect_and_no_probe() {
+    let table = Table::new(Shape::Leasing).await;
+    let store = table.store(false);
+    let ids = enqueue(&table, events(2)).await;
+    for mode in [ClaimMode::Probe([TOPIC].into()), ClaimMode::Suspect] {
+        let tx = lock(&table, ids[0]).await;
+        let rows = store.claim(request(mode, 1)).await.unwrap().rows;
+        tx.rollback().await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.delivery.meta.event_id).collect::<Vec<_>>(), ids[1..]);
+        // The other one, if it only waits.
+        claim(&store, 1).await;
+        for id in &ids {
+            table.expire_lease(*id).await;
+        }
+    }
 }
 
 /// Leases are renewed by one statement.

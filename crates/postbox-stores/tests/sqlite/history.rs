@@ -72,6 +72,15 @@ async fn a_history_is_made_kept_up_printed_and_removed() {
 }
 
 #[tokio::test]
+async fn the_status_view_follows_the_history() {
+    let table = Table::new().await;
+    assert!(up(&table, with_history()).await.contains(&"- status view (another one)".to_owned()));
+    table.sql("DROP TABLE org_outbox_history").await.unwrap();
+    assert_eq!(up(&table, Extras::default()).await, ["- status view (another one)", "+ status view"]);
+    assert_eq!(table.number("SELECT count(*) FROM org_outbox_status").await, 0);
+}
+
+#[tokio::test]
 async fn a_table_of_the_historys_name_that_is_none_is_left_alone() {
     let table = Table::new().await;
     table.sql("CREATE TABLE org_outbox_history (note TEXT)").await.unwrap();

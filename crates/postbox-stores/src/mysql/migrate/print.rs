@@ -3,7 +3,9 @@
 use postbox_core::{StoreError, TableName};
 
 use super::apply::drops;
-use super::{Extras, Format, REGISTER, TIME, check, idempotency, inbox, index_sql, names, wanted};
+use super::{
+    Extras, Format, REGISTER, TIME, VIEW, VIEW_HISTORY, check, idempotency, inbox, index_sql, names, wanted,
+};
 use crate::history::name_of;
 use crate::print::{goose, join};
 
@@ -25,9 +27,9 @@ pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Resul
     let mut up = vec![template.fill(include_str!("../migrations/table.sql"))];
     let (name, on) = (table.table(), table.quoted('`'));
     up.extend(wanted(extras, |_| false).into_iter().map(|index| index_sql(&on, name, index)));
-    let mut view = include_str!("../migrations/view.sql");
+    let mut view = VIEW;
     if extras.history {
-        view = include_str!("../migrations/view_history.sql");
+        view = VIEW_HISTORY;
         let history = name_of(table);
         up.push(template.fill(include_str!("../migrations/history.sql")));
         up.push(index_sql(&table.quoted_sibling(&history, '`'), &history, TIME));

@@ -4,7 +4,10 @@ use postbox_core::{StoreError, TableName};
 
 use super::super::schema::in_main;
 use super::apply::drops;
-use super::{Extras, Format, INDEXES, REGISTER, TENANTS, history, idempotency, inbox, index_sql, names};
+use super::{
+    Extras, Format, INDEXES, REGISTER, TENANTS, VIEW, VIEW_HISTORY, history, idempotency, inbox, index_sql,
+    names,
+};
 use crate::print::{goose, join};
 
 /// The table as SQL. The write-ahead log is not in it, since tools wrap this in a transaction: a relay turns it on.
@@ -25,9 +28,9 @@ pub fn print_up_with(table: &TableName, format: Format, extras: Extras) -> Resul
     let mut up = vec![template.fill(include_str!("../migrations/table.sql"))];
     let tenants = extras.tenants.then_some(TENANTS);
     up.extend(INDEXES.into_iter().chain(tenants).map(|index| index_sql(&table, index)));
-    let mut view = include_str!("../migrations/view.sql");
+    let mut view = VIEW;
     if extras.history {
-        view = include_str!("../migrations/view_history.sql");
+        view = VIEW_HISTORY;
         up.push(template.fill(include_str!("../migrations/history.sql")));
         up.push(template.fill(&history::index_sql(&table)));
         // It may be there without the history.
