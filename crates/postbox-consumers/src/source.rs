@@ -152,7 +152,8 @@ impl SourceError {
     }
 
     /// What could not be done since the connection or channel of this message is gone, so that to try again with it is in vain: the message has
-    /// to be delivered again, by another.
+    /// to be delivered again, by another. Those behind it in its [lane](Incoming::lane) go on: it is nothing for a source whose
+    /// acknowledgements stand for all that came before.
     pub fn lost(what: impl Into<String>, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { what: what.into(), cause: Some(cause.into()), lost: true }
     }
