@@ -97,7 +97,7 @@ pub trait Incoming: Send + Sync {
     /// Puts it to the dead letters; done when the broker has confirmed it.
     ///
     /// # Cancel safety
-    /// Dropped some seconds after a stop: the message is given back then, and may be at the dead letters all the same.
+    /// Dropped when it goes on for long after a stop: the message is given back then, and may be at the dead letters all the same.
     fn bury(&self, letter: &DeadLetter<'_>) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
