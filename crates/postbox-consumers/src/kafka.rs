@@ -42,7 +42,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 ///
 /// When a partition goes to another member in the middle of a message, both work on it, and the inbox lets one of them through.
 pub struct KafkaSource<C: ConsumerContext + 'static = DefaultConsumerContext> {
-    consumer: Arc<StreamConsumer<C>>,
+    /// Until it has left the group.
+    consumer: Option<Arc<StreamConsumer<C>>>,
     dead: Option<(FutureProducer, Arc<str>)>,
 }
 
@@ -66,7 +67,7 @@ impl<C: ConsumerContext + 'static> KafkaSource<C> {
         config.set("enable.auto.offset.store", "false").set("enable.auto.commit", "true");
         let consumer: StreamConsumer<C> = config.create_with_context(context)?;
         consumer.subscribe(topics)?;
-        Ok(Self { consumer: Arc::new(consumer), dead: None })
+        Ok(Self { consumer: Some(Arc::new(consumer)), dead: None })
     }
 
     /// Dead letters go to this topic, with the keys that they had. The producer must confirm with `acks=all`, its default.
@@ -85,10 +86,11 @@ impl<C: ConsumerContext + 'static> Source for KafkaSource<C> {
     }
 
     async fn next(&mut self) -> Result<Option<KafkaIncoming<C>>, SourceError> {
+        let Some(consumer) = &self.consumer else { return Ok(None) };
         loop {
-            match self.consumer.recv().await {
+            match consumer.recv().await {
                 Ok(message) => {
-                    let (consumer, dead) = (Arc::clone(&self.consumer), self.dead.clone());
+                    let (consumer, dead) = (Arc::clone(consumer), self.dead.clone());
                     return Ok(Some(KafkaIncoming { message: message.detach(), consumer, dead }));
                 }
                 Err(error) if is_fatal(&error) => {
@@ -106,10 +108,14 @@ impl<C: ConsumerContext + 'static> Source for KafkaSource<C> {
     async fn halt(&mut self) {}
 
     async fn finish(&mut self) {
-        let consumer = Arc::clone(&self.consumer);
-        // It waits for the broker's answer.
-        let commit = move || consumer.commit_consumer_state(CommitMode::Sync);
-        match tokio::task::spawn_blocking(commit).await {
+        let Some(consumer) = self.consumer.take() else { return };
+        // To commit waits for the broker's answer, and to drop the last handle of the client until it has left the group.
+        let leave = move || {
+            let committed = consumer.commit_consumer_state(CommitMode::Sync);
+            drop(consumer);
+            committed
+        };
+        match tokio::task::spawn_blocking(leave).await {
             // There was nothing new.
             Ok(Ok(()) | Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::NoOffset))) => {}
             Ok(Err(error)) => {

@@ -25,7 +25,8 @@
 //! # What it does not do
 //!
 //! Effects outside of the database of the inbox happen as often as the handler runs. A message that kills the process is delivered again
-//! for ever, since tries are counted in the process: limit that at the broker (`max_deliver` of NATS, `x-delivery-limit` of quorum queues).
+//! for ever, since tries are counted in the process. A broker can limit that, and then drops it, or puts it to dead letters of its own
+//! (`max_deliver` of NATS, `x-delivery-limit` of quorum queues).
 
 #![warn(clippy::missing_errors_doc)]
 

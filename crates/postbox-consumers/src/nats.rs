@@ -10,6 +10,7 @@ use async_nats::jetstream::message::AckKind;
 use async_nats::jetstream::{self, Context};
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use futures_util::{FutureExt as _, StreamExt as _};
+use postbox_core::redact::chain;
 use tokio::time::sleep;
 
 use crate::message::Envelope;
@@ -37,8 +38,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// # }
 /// ```
 ///
-/// Its `ack_policy` must be explicit, which is the default: another one is refused. While a message is worked on, the server is told so at every third of `ack_wait`. The client
-/// finds its server again by itself. Set no `max_deliver`, unless what was delivered so often may be lost: JetStream drops it.
+/// Its `ack_policy` must be explicit, which is the default: another one is refused. While a message is worked on, the server is told so at every third
+/// of `ack_wait`. The client finds its server again by itself. Set no `max_deliver`, unless what was delivered so often may be lost: JetStream drops it.
 pub struct NatsSource {
     context: Context,
     consumer: PullConsumer,
@@ -65,9 +66,13 @@ impl NatsSource {
             open
         } else {
             let pull = self.consumer.stream().max_messages_per_batch(self.at_once);
-            pull.messages().await.map_err(|error| SourceError::new("no messages of JetStream", error))?
+            pull.messages().await.map_err(|error| SourceError::new(self.without("no messages"), error))?
         };
         Ok(self.messages.insert(opened))
+    }
+
+    fn without(&self, what: &str) -> String {
+        format!("{what} for the consumer {:?} of JetStream", self.consumer.cached_info().name)
     }
 
     fn incoming(&self, message: jetstream::Message) -> NatsIncoming {
@@ -105,7 +110,7 @@ impl Source for NatsSource {
             let next = match self.messages().await {
                 Ok(messages) => messages.next().await,
                 Err(error) => {
-                    tracing::warn!(%error, "no messages of JetStream for now");
+                    tracing::warn!(error = chain(&error), "no messages of JetStream for now");
                     sleep(PAUSE).await;
                     continue;
                 }
@@ -116,7 +121,7 @@ impl Source for NatsSource {
                     MessagesErrorKind::ConsumerDeleted
                     | MessagesErrorKind::PushBasedConsumer
                     | MessagesErrorKind::RequestLimitExceeded => {
-                        return Err(SourceError::new("no more messages of JetStream", error));
+                        return Err(SourceError::new(self.without("no more messages"), error));
                     }
                     // It asks again by itself.
                     MessagesErrorKind::MissingHeartbeat

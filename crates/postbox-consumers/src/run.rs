@@ -16,8 +16,8 @@ use crate::consumer::Consumer;
 use crate::source::{Incoming, Source, SourceError};
 use crate::work::Ending;
 
-/// How long a stop waits for the broker to know that no more is taken, and for dead letters that are under way: one that is away may never
-/// answer, and what it is not told it finds out when the connection ends.
+/// How long a stop waits for the broker to know that no more is taken: one that is away may never answer, and what it is not told it
+/// finds out when the connection ends. And how much longer than a handler may take it waits for a message.
 pub(crate) const LONGEST_HALT: Duration = Duration::from_secs(10);
 
 /// What a run did.
@@ -48,7 +48,8 @@ impl ConsumerReport {
 impl<D: InboxDriver> Consumer<D> {
     /// Takes messages until `stop`, then finishes those that are worked on, acknowledges them, gives back the rest, and comes back.
     ///
-    /// A message that waits for its next try when it is to stop is given back, too. Pass `std::future::pending()` to never stop.
+    /// A message that waits for its next try when it is to stop is given back, too; so is one that is not done 10 s after its handler's
+    /// [`timeout`](Self::timeout), since database or broker do not answer. Pass `std::future::pending()` to never stop.
     ///
     /// # Errors
     /// When the source cannot go on: the client has lost its broker, and does not look for it again. What was worked on is finished

@@ -97,7 +97,7 @@ pub trait Incoming: Send + Sync {
     /// Puts it to the dead letters; done when the broker has confirmed it.
     ///
     /// # Cancel safety
-    /// Dropped some seconds after a stop: the message is given back then, and may be at the dead letters all the same.
+    /// Dropped when it goes on for long after a stop: the message is given back then, and may be at the dead letters all the same.
     fn bury(&self, letter: &DeadLetter<'_>) -> impl Future<Output = Result<(), SourceError>> + Send;
 }
 
@@ -152,7 +152,8 @@ impl SourceError {
     }
 
     /// What could not be done since the connection or channel of this message is gone, so that to try again with it is in vain: the message has
-    /// to be delivered again, by another.
+    /// to be delivered again, by another. Those behind it in its [lane](Incoming::lane) go on: it is nothing for a source whose
+    /// acknowledgements stand for all that came before.
     pub fn lost(what: impl Into<String>, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { what: what.into(), cause: Some(cause.into()), lost: true }
     }

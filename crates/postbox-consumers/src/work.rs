@@ -27,13 +27,16 @@ pub(crate) enum Ending {
 }
 
 impl<D: InboxDriver> Consumer<D> {
-    /// Works on a message until it is settled, or until `stop` and the try that is under way then.
+    /// Works on a message until it is settled, or until `stop` and the try that is under way then, if that has an end.
     pub(crate) async fn work<I: Incoming>(&self, mut incoming: I, mut stop: watch::Receiver<bool>) -> Ending {
         let envelope = incoming.envelope();
+        // What is longer than a handler may be waits for a database that does not answer, or a broker that is blocked: without an end.
+        let hung = stopped_for(self.timeout.saturating_add(LONGEST_HALT), stop.clone());
         let ending = tokio::select! {
             biased;
             ending = self.settle(&incoming, envelope, &mut stop) => ending,
             () = keep(&incoming, self) => Ending::GivenBack,
+            () = hung => Ending::GivenBack,
         };
         let (what, told) = match ending {
             Ending::First | Ending::Before | Ending::Dead => ("acknowledged", incoming.acknowledge().await),
@@ -104,12 +107,7 @@ impl<D: InboxDriver> Consumer<D> {
         let mut attempts = 0;
         loop {
             let refused = if incoming.has_dead_letters() {
-                tokio::select! {
-                    biased;
-                    buried = incoming.bury(&letter) => buried.err(),
-                    // A broker that is blocked says nothing for as long as it is.
-                    () = stopped_for(LONGEST_HALT, stop) => return Ending::GivenBack,
-                }
+                incoming.bury(&letter).await.err()
             } else {
                 Some(SourceError::of("the source has no place for dead letters"))
             };
@@ -150,7 +148,7 @@ async fn keep<I: Incoming, D: InboxDriver>(incoming: &I, consumer: &Consumer<D>)
 }
 
 /// Comes back when the consumer is to stop and so long has passed since.
-async fn stopped_for(time: Duration, stop: &mut watch::Receiver<bool>) {
+async fn stopped_for(time: Duration, mut stop: watch::Receiver<bool>) {
     // Without a sender nobody waits for the end of it any more.
     let _ = stop.wait_for(|stop| *stop).await;
     sleep(time).await;

@@ -283,7 +283,7 @@ async fn a_burial_without_an_end_does_not_hold_up_a_stop_for_ever() {
     let order = common::order(0, r#","reject":true"#);
     nats.send(std::slice::from_ref(&order), 0, &[]).await;
     let (source, probe) = common::Probed::around(nats.source(Dead::Here).await, common::Fault::NeverBuries);
-    let running = common::consumer(&shop, &effects).spawn(source);
+    let running = common::consumer(&shop, &effects).timeout(Duration::from_secs(1)).spawn(source);
     postbox_testkit::eventually("a burial", common::PATIENCE, async || probe.burials() == 1).await;
     let report = tokio::time::timeout(common::PATIENCE, running.shutdown()).await.expect("an end").unwrap();
     assert_eq!((report.dead, report.given_back, nats.left().await), (0, 1, 1));

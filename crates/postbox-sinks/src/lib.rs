@@ -41,7 +41,7 @@ pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod stdout;
-#[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod tls;
 pub mod url;
 

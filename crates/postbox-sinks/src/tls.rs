@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::options::Reader;
 
 /// Certificates as files in PEM, from the options `tls_ca`, `tls_cert` and `tls_key`. The server's certificate is always
-/// checked: against `tls_ca` where it is given, else against the machine's own roots.
+/// checked: against `tls_ca` where it is given, else against the machine's own roots (RabbitMQ: against Mozilla's, and `tls_ca` beside them).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
     /// The roots that the server's certificate is checked against.

@@ -7,6 +7,9 @@ use axum::http::{Method, Uri};
 use postbox_core::idempotency::{Call, Fingerprint};
 use ring::digest::{Context, SHA256, digest};
 
+/// The beginning of a name that is known by its hash. What begins so by itself is hashed, too: else it could pass for another.
+const HASHED: &str = "sha256:";
+
 /// Method, target and body. The target too: a route such as `/orders/{id}/pay` is that of many orders, and a key that was
 /// used for one of them must not pay another.
 pub(crate) fn of(method: &Method, uri: &Uri, body: &[u8]) -> Fingerprint {
@@ -34,10 +37,10 @@ pub(crate) fn route(method: &Method, path: &str) -> String {
 }
 
 fn fitting(name: &str, limit: usize) -> Cow<'_, str> {
-    if name.len() <= limit && !name.chars().any(char::is_control) {
+    if name.len() <= limit && !name.chars().any(char::is_control) && !name.starts_with(HASHED) {
         return Cow::Borrowed(name);
     }
-    let mut hash = "sha256:".to_owned();
+    let mut hash = HASHED.to_owned();
     for byte in digest(&SHA256, name.as_bytes()).as_ref() {
         let _ = write!(hash, "{byte:02x}");
     }
@@ -70,6 +73,7 @@ mod tests {
         assert_eq!(principal("acme"), "acme");
         let (long, control) = (principal(&"p".repeat(300)).into_owned(), principal("a\nb").into_owned());
         assert!(long.starts_with("sha256:") && long.len() == 7 + 64 && long != control);
+        assert_ne!(principal(&long), long, "nobody can be called as somebody else is known");
         assert_eq!(route(&Method::POST, "/orders"), "POST /orders");
         assert_eq!(route(&Method::POST, &"/x".repeat(300)).len(), 71);
     }

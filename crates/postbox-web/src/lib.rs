@@ -92,7 +92,8 @@
 //!
 //! Inside of authentication, whose result names the principal; inside of whatever changes answers for one caller or moment (cookies,
 //! CORS, compression), since repeats do not pass through what is inside of it. With `Router::layer` or `route_layer` keys are scoped by the
-//! route that matched (`POST /orders/{id}`); around a whole service, where no route is known, by the path.
+//! route that matched (`POST /orders/{id}`); around a whole service, where no route is known, by the path. Of what is nested in another
+//! router that is the whole route, or path, with what stands before it.
 
 #![warn(clippy::missing_errors_doc)]
 

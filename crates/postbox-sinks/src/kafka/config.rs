@@ -13,6 +13,7 @@ use crate::address::Address;
 use crate::destination::Destination;
 use crate::encode::{Binding, Encoding};
 use crate::options::{Options, Reader};
+use crate::tls::TlsFiles;
 use crate::url::SinkError;
 
 /// Below the relay's `dispatch_timeout`, which is 30 s unless told otherwise: the client says first what is wrong.
@@ -141,7 +142,7 @@ fn security(client: &mut ClientConfig, address: &mut Address, options: &mut Read
     let mechanisms =
         [("plain", "PLAIN"), ("scram-sha-256", "SCRAM-SHA-256"), ("scram-sha-512", "SCRAM-SHA-512")];
     let mechanism = options.choice("sasl", &mechanisms);
-    let files = ["tls_ca", "tls_cert", "tls_key"].map(|name| (name, options.file(name)));
+    let TlsFiles { ca, client: own } = TlsFiles::from_options(options, tls, "kafka+ssl");
     let key_password = options.secret("tls_key_password");
     client.set(
         "security.protocol",
@@ -164,9 +165,12 @@ fn security(client: &mut ClientConfig, address: &mut Address, options: &mut Read
         (Some(_), None) => options.problem("password", "is missing", "a user needs a password"),
         (None, Some(_)) => options.problem("user", "is missing", "a password needs a user"),
     }
-    let given = files.iter().find(|(_, file)| file.is_some()).map(|(name, _)| *name);
-    if let Some(name) = given.or(key_password.is_some().then_some("tls_key_password")).filter(|_| !tls) {
-        options.problem(name, "is given without TLS", "write kafka+ssl:// in the URL");
+    if key_password.is_some() && !tls {
+        options.problem(
+            "tls_key_password",
+            "is given for a connection without TLS",
+            "write kafka+ssl:// in the URL",
+        );
     }
     let scram = mechanism.is_some_and(|mechanism| mechanism.starts_with("SCRAM"));
     if (tls || scram) && !cfg!(feature = "kafka-tls") {
@@ -177,8 +181,9 @@ fn security(client: &mut ClientConfig, address: &mut Address, options: &mut Read
         client.set("security.protocol", "plaintext").set("sasl.mechanism", "PLAIN");
         return;
     }
+    let (certificate, key) = own.unzip();
     let names = ["ssl.ca.location", "ssl.certificate.location", "ssl.key.location"];
-    for (name, (_, file)) in names.into_iter().zip(files) {
+    for (name, file) in names.into_iter().zip([ca, certificate, key]) {
         if let Some(file) = file {
             client.set(name, file.display().to_string());
         }

@@ -89,7 +89,12 @@ fn what_cannot_work_is_told_at_the_start() {
             json!({ "properties": { "socket.connection.setup.timeout.ms": 1 } }),
             "use the option connect_timeout",
         ),
-        (json!({ "tls_ca": file!().rsplit('/').next() }), "tls_ca"),
+        (json!({ "tls_ca": "Cargo.toml" }), "without TLS: write kafka+ssl://"),
+        (json!({ "tls_cert": "Cargo.toml" }), "tls_key belong together"),
+        (
+            json!({ "tls_key_password": "Zq9" }),
+            "option tls_key_password is given for a connection without TLS",
+        ),
         (json!({ "topic": "x" }), "it has no option topic; there is destination,"),
     ] {
         let options = options.as_object().unwrap().clone().into_iter().collect();

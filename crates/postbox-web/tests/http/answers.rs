@@ -65,6 +65,25 @@ pub(crate) async fn what_is_final_is_stored_and_what_is_not_runs_again<S: Shop>(
     }
 }
 
+pub(crate) async fn what_a_layer_is_told_decides_about_keys_headers_and_statuses<S: Shop>(shop: &S) {
+    let ask = shop.ask("/picky").key("four").body("tea");
+    let (first, second) = (ask.send().await, ask.send().await);
+    assert!(second.is_replayed() && second.header("x-request-id") == Some("1"), "{second:?}");
+    assert!(first.headers.contains_key("set-cookie") && !second.headers.contains_key("set-cookie"), "never");
+    for key in ["one", "ninecount"] {
+        let refused = shop.ask("/picky").key(key).send().await;
+        assert_eq!(refused.problem(), (400, "IDEMPOTENCY_KEY_INVALID".to_owned()), "{key}");
+    }
+    for (status, repeated) in [(503, 503), (404, 200)] {
+        let ask = shop.ask(&format!("/picky/{status}")).key(&format!("k-{status}"));
+        let (first, second) = (ask.send().await, ask.send().await);
+        assert_eq!(
+            (first.status, second.status, second.is_replayed()),
+            (status, repeated, status == repeated)
+        );
+    }
+}
+
 pub(crate) async fn an_answer_that_is_too_large_is_not_kept_and_not_run_again<S: Shop>(shop: &S) {
     for (number, path, piece) in [(1, "/big", "x"), (2, "/stream", "y")] {
         let ask = shop.ask(path).key("k");

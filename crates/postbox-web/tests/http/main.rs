@@ -35,6 +35,7 @@ on_each! {
     answers: quotes_make_no_other_key,
     answers: two_principals_have_keys_of_their_own,
     answers: what_is_final_is_stored_and_what_is_not_runs_again,
+    answers: what_a_layer_is_told_decides_about_keys_headers_and_statuses,
     answers: an_answer_that_is_too_large_is_not_kept_and_not_run_again,
     answers: an_answer_without_an_end_is_given_and_not_kept,
     answers: calls_without_a_key_and_other_methods_pass,

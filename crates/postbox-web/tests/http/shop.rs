@@ -8,8 +8,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, LOCATION, SET_COOKIE};
+use axum::http::{HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use futures_util::StreamExt as _;
@@ -132,10 +132,14 @@ where
     };
     let counted = Counted::default();
     // The layer takes its counters from the recorder that is there when it is built.
-    let (optional, required, quick) = metrics::with_local_recorder(&counted, || {
+    let (optional, required, picky, quick) = metrics::with_local_recorder(&counted, || {
         let optional = layer(store.clone()).build();
         let required = layer(store.clone()).require_key().problem_types("https://shop.example/problems/");
-        (optional, required.build(), layer(store).lease(Duration::from_secs(1)).build())
+        let picky = layer(store.clone())
+            .key_length(4..=8)
+            .keep_headers([HeaderName::from_static("x-request-id"), SET_COOKIE])
+            .store_when(|status| status.is_success() || status == StatusCode::SERVICE_UNAVAILABLE);
+        (optional, required.build(), picky.build(), layer(store).lease(Duration::from_secs(1)).build())
     });
     let app = Router::new()
         .route("/echo", post(echo).get(echo))
@@ -151,6 +155,7 @@ where
         .layer(optional.clone())
         .merge(nested(&optional, &floor))
         .merge(Router::new().route("/required", post(echo)).layer(required))
+        .merge(Router::new().route("/picky", post(echo)).route("/picky/{status}", post(status)).layer(picky))
         .merge(Router::new().route("/quick", post(gate)).layer(quick))
         .with_state(Arc::clone(&floor));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -186,7 +191,7 @@ async fn echo(State(floor): State<Arc<Floor>>, body: String) -> impl IntoRespons
         (LOCATION, format!("/things/{number}")),
         (SET_COOKIE, format!("session={number}")),
         (REPLAYED, "never".to_owned()),
-        (axum::http::HeaderName::from_static("x-request-id"), number.to_string()),
+        (HeaderName::from_static("x-request-id"), number.to_string()),
     ];
     (StatusCode::CREATED, headers, format!("{number}: {body}"))
 }
