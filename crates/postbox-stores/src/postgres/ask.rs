@@ -34,7 +34,8 @@ pub(super) trait Door: Sync {
 
 impl Door for PgPool {
     async fn open(&self) -> Result<Transaction<'static, Postgres>, StoreError> {
-        self.begin_with(BEGIN).await.map_err(classify)
+        // On the heap: whoever asks would carry it along.
+        Box::pin(self.begin_with(BEGIN)).await.map_err(classify)
     }
 }
 
@@ -60,7 +61,6 @@ impl Door for Limited {
         let millis = limit.as_millis().max(1);
         let sql =
             format!("{BEGIN}; SET LOCAL statement_timeout = {millis}; SET LOCAL lock_timeout = {millis}");
-        // On the heap: those who have no limit would carry it with them.
         Box::pin(self.pool.begin_with(AssertSqlSafe(sql))).await.map_err(classify)
     }
 }
