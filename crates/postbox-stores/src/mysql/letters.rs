@@ -23,26 +23,35 @@ use crate::sequenced::sequence_of;
 impl Inner {
     pub(super) async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
         let opened = self.opened().await?;
-        let mut chosen = self.find_letters(opened, &request).await?;
-        if chosen.is_empty() {
-            return Ok(Vec::new());
-        }
-        chosen.sort_unstable();
+        let mut found = self.find_letters(opened, &request).await?;
         let (token, mut tries): (Token, _) = (self.settings.token(), Tries::new());
         loop {
+            let mut chosen = letters::chosen(&found, request.max_bytes);
+            if chosen.is_empty() {
+                return Ok(Vec::new());
+            }
+            chosen.sort_unstable();
             let mut link = self.settles.take().await?;
             match self.lease_letters(&mut link, opened, &request, &chosen, &token).await {
                 Ok(letters) => {
                     link.keep();
-                    return Ok(letters);
+                    if !letters.is_empty() {
+                        return Ok(letters);
+                    }
+                    // Somebody else has these, or has locked them: they hide no others.
+                    found.retain(|(sequence, ..)| !chosen.contains(sequence));
                 }
                 Err(error) => tries.again(link, error).await?,
             }
         }
     }
 
-    /// Which letters to lease: one whose lease ran out alone, else as many as are allowed.
-    async fn find_letters(&self, opened: &Opened, request: &LetterRequest) -> Result<Vec<i64>, StoreError> {
+    /// Letters that may be leased: each with whether its lease ran out, and its bytes.
+    async fn find_letters(
+        &self,
+        opened: &Opened,
+        request: &LetterRequest,
+    ) -> Result<Vec<(i64, bool, i64)>, StoreError> {
         if self.look_at_gate(opened).await?.0 != Standing::Active {
             return Ok(Vec::new());
         }
@@ -53,7 +62,7 @@ impl Inner {
             .fetch_all(&mut link.connection);
         let found = within(OPERATION_LIMIT, found).await?;
         link.keep();
-        Ok(letters::chosen(&found, request.max_bytes))
+        Ok(found)
     }
 
     async fn lease_letters(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postbox_core::letter::LetterRequest;
 use postbox_core::redact::Summary;
 use postbox_core::store::{ClaimMode, Lease, Verdict};
 use postbox_core::{EventId, Store as _};
@@ -88,6 +89,25 @@ async fn a_locked_row_hides_no_suspect_and_no_probe() {
             table.expire_lease(*id).await;
         }
     }
+}
+
+/// A letter whose lease ran out is leased alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_locked_letter_hides_no_other() {
+    let table = Table::new(Shape::Leasing).await;
+    let ids = enqueue(&table, events(2)).await;
+    table.db.sql("UPDATE org_outbox SET dead_at = created_at");
+    let store = table.store(false);
+    let ask = || LetterRequest { limit: 2, max_bytes: 1 << 20, lock_ttl: Duration::from_mins(1) };
+    assert_eq!(store.letters(ask()).await.unwrap().len(), 2);
+    for id in &ids {
+        table.expire_lease(*id).await;
+    }
+    let tx = lock(&table, ids[0]).await;
+    let letters = store.letters(ask()).await.unwrap();
+    tx.rollback().await.unwrap();
+    let found = letters.iter().map(|letter| letter.delivery.as_ref().map(|delivery| delivery.meta.event_id));
+    assert_eq!(found.collect::<Vec<_>>(), [Some(ids[1])]);
 }
 
 /// Leases are renewed by one statement.
