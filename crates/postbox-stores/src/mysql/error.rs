@@ -43,8 +43,11 @@ pub fn classify(error: sqlx::Error) -> StoreError {
                 1146 => (Code::TableMissing, Refused),
                 // A column or an index that is not there.
                 1054 | 1176 => (Code::TableMismatch, Refused),
-                // Too many connections, a shutdown, a session or statement that was ended.
-                1040 | 1053 | 1077 | 1203 | 1317 | 1927 | 4031 => (Code::DatabaseUnreachable, Connection),
+                // Too many connections, a node of a cluster that is not ready, a shutdown, a session or statement that was ended,
+                // or a statement that took too long.
+                1040 | 1047 | 1053 | 1077 | 1203 | 1317 | 1927 | 1969 | 3024 | 4031 => {
+                    (Code::DatabaseUnreachable, Connection)
+                }
                 1021 | 1114 => (Code::DiskFull, Connection),
                 // A replica, or a server that was told to be read only: it may be the primary again soon.
                 1290 | 1792 | 1836 => (Code::DatabaseReadOnly, Connection),
