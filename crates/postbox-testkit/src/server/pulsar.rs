@@ -25,7 +25,9 @@ const OPENS: &[&str] = &[
 ];
 
 /// One bookie has all copies; small caches and files; no flush to the disk itself, which only matters when the machine crashes; no
-/// topics of the broker's own. `allowEphemeralPorts` makes the bookie take the port that it is told. A disk that is nearly full is
+/// topics of the broker's own. What was written stays: without a retention the broker looks every two minutes for what no
+/// subscription waits for, and removes all of it but the ledger that is written to, which begins anew when the broker does.
+/// `allowEphemeralPorts` makes the bookie take the port that it is told. A disk that is nearly full is
 /// enough: by itself the bookie writes nothing where less than a twentieth is free, however much that is.
 const SETTINGS: &str = "\
 clusterName=standalone
@@ -36,6 +38,8 @@ managedLedgerDefaultWriteQuorum=1
 managedLedgerDefaultAckQuorum=1
 managedLedgerCacheSizeMB=16
 brokerDeleteInactiveTopicsEnabled=false
+defaultRetentionTimeInMinutes=-1
+defaultRetentionSizeInMB=-1
 brokerShutdownTimeoutMs=1000
 loadBalancerEnabled=false
 systemTopicEnabled=false
