@@ -53,16 +53,16 @@ impl Circuit {
         }
     }
 
-    /// The destination did not answer: opens, or waits longer for the next probe. Reports of what was sent before
-    /// the circuit opened do not count again. Answers whether it was closed before.
-    fn failed(&mut self, now: Instant) -> bool {
+    /// The destination did not answer: opens, or, if that was a probe or one is due, waits longer for the next. Reports of what was sent
+    /// before the circuit opened do not count again. Answers whether it was closed before.
+    fn failed(&mut self, probe: bool, now: Instant) -> bool {
         match &mut self.state {
             State::Closed => {
                 self.state = State::Open { probes: 1, probe_at: now + self.waits.after(1), since: now };
                 true
             }
             State::Open { probes, probe_at, .. } => {
-                if *probe_at <= now {
+                if probe || *probe_at <= now {
                     *probes = probes.saturating_add(1);
                     *probe_at = now + self.waits.after(*probes);
                 }
@@ -74,7 +74,7 @@ impl Circuit {
     /// What an outcome says about the destination as a whole: whether it is down, if that has changed.
     pub(super) fn heard(&mut self, ended: &Ended, now: Instant) -> Option<bool> {
         match &ended.end {
-            End::Unavailable { .. } => self.failed(now).then_some(true),
+            End::Unavailable { .. } => self.failed(ended.probe, now).then_some(true),
             // Only a probe's answer closes a circuit: others may have been sent before it opened.
             End::Delivered | End::Reject { .. } | End::Retry { .. } => {
                 (ended.probe && self.worked()).then_some(false)
@@ -144,12 +144,16 @@ mod tests {
         let wait = Duration::from_secs(1);
         let mut circuit = Circuit::new(Backoff::custom(move |n| wait * n.unsigned_abs()));
         let start = Instant::now();
-        assert!(circuit.failed(start));
+        assert!(circuit.failed(false, start));
         assert_eq!(circuit.probe_at(), Some(start + wait));
-        assert!(!circuit.failed(start), "a late report of the same outage");
+        assert!(!circuit.failed(false, start), "a late report of the same outage");
         assert_eq!(circuit.probe_at(), Some(start + wait));
-        assert!(!circuit.failed(start + wait), "the probe failed");
+        assert!(!circuit.failed(false, start + wait), "what is due failed");
         assert_eq!(circuit.probe_at(), Some(start + wait + wait * 2));
+        // While one is under way no other is sent for as long as it may take. It may fail at once.
+        circuit.in_vain(start + wait * 100);
+        assert!(!circuit.failed(true, start + wait * 3), "the probe failed");
+        assert_eq!(circuit.probe_at(), Some(start + wait * 6));
         assert_eq!(circuit.open_since(), Some(start));
         assert!(circuit.worked() && !circuit.is_open() && !circuit.worked());
     }
