@@ -118,14 +118,16 @@ impl<S: Store> Relay<S> {
         self.engine.run_once().await
     }
 
-    /// Gives up the table; nothing runs on this relay any more.
+    /// Gives up the table; nothing runs on this relay any more. What a dropped run has left ends first, for which it has
+    /// `drain_timeout`; the rest goes back.
     ///
     /// # Cancel safety
     /// Dropped, the relay is closed all the same; another one takes over as after a crash.
     pub async fn close(&mut self) {
         self.closed = true;
-        // What a dropped run has left: whoever has the table next sends it.
-        self.engine.units.abort_all();
+        if self.engine.is_at_work() {
+            self.engine.drain().await;
+        }
         self.engine.close().await;
     }
 

@@ -34,6 +34,15 @@ impl<S: Store> Engine<S> {
         }
     }
 
+    /// Whether a stop has anything to wait for.
+    pub(super) fn is_at_work(&self) -> bool {
+        !self.held.is_empty() || self.claiming.is_some() || self.is_unsettled()
+    }
+
+    fn is_unsettled(&self) -> bool {
+        !self.outcomes.is_empty() || self.settling.is_some()
+    }
+
     /// Stops claiming, waits for what runs and for transactions that hold places on the hot path, settles it, releases the
     /// rest uncharged (hazard 31).
     pub(super) async fn drain(&mut self) {
@@ -83,8 +92,7 @@ impl<S: Store> Engine<S> {
         }
         // The database may be away: its leases run out by themselves then.
         let last_call = Instant::now() + self.settings.drain_timeout.max(Duration::from_secs(2));
-        let unsettled = |engine: &Self| !engine.outcomes.is_empty() || engine.settling.is_some();
-        while (unsettled(self) || self.claiming.is_some()) && Instant::now() < last_call {
+        while (self.is_unsettled() || self.claiming.is_some()) && Instant::now() < last_call {
             self.start_settle();
             let turn = self.turn(Instant::now());
             let _ = tokio::time::timeout_at(last_call, turn).await;

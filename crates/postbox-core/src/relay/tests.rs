@@ -325,18 +325,23 @@ impl Dispatcher for Late {
     }
 }
 
-/// What a run that was dropped has started goes on, until the relay gives up its table: another one sends it then.
+/// What a run that was dropped has started goes on, until the relay gives up its table: it may end then, and is settled; what takes longer
+/// than `drain_timeout` is cut off, for another one to send.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_sent_by_a_relay_that_is_closed() {
-    for (closes, sent) in [(false, 1), (true, 0)] {
+    for (closes, drain_timeout, sent, delivered) in [(false, 5, 1, 0), (true, 5, 0, 0), (true, 20, 1, 1)] {
         let sink = Late::default();
-        let mut relay = Relay::builder(endless()).dispatcher(sink.clone()).build().unwrap();
+        let relay = Relay::builder(endless()).dispatcher(sink.clone());
+        let relay = relay.set(|settings| settings.drain_timeout = Duration::from_secs(drain_timeout));
+        let mut relay = relay.build().unwrap();
         assert!(tokio::time::timeout(Duration::from_secs(1), relay.run_once()).await.is_err());
         if closes {
             relay.close().await;
+            assert!(!relay.engine.is_at_work());
         }
         tokio::time::sleep(Duration::from_secs(15)).await;
         assert_eq!(sink.0.load(Ordering::SeqCst), sent, "closed: {closes}");
+        assert_eq!(relay.engine.report.delivered, delivered, "closed: {closes}");
     }
 }
 
