@@ -130,11 +130,16 @@ impl<S: Store> Engine<S> {
         }
         let room_for_a_batch = self.room() >= self.settings.batch_size.min(self.lane_capacity());
         let too_soon = now < self.detour.not_before && self.lanes.iter().any(|lane| self.full(lane));
-        if room_for_a_batch && !too_soon && self.lanes.iter().any(|lane| !self.blocked(lane)) {
-            return Some(Asked::Rows(ClaimMode::Waiting));
+        let claims = room_for_a_batch && !too_soon && self.lanes.iter().any(|lane| !self.blocked(lane));
+        if !claims || self.bytes_behind_others() * 2 > self.settings.max_in_flight_bytes {
+            self.make_room(now);
         }
-        self.make_room(now);
-        beat
+        if claims { Some(Asked::Rows(ClaimMode::Waiting)) } else { beat }
+    }
+
+    /// Of events for several sinks that wait for others of their strand: they are in no lane yet, which would count them.
+    pub(super) fn bytes_behind_others(&self) -> usize {
+        if self.routes.widest() > 1 { self.strands.bytes_for_several() } else { 0 }
     }
 
     /// Rows that one lane may hold: one batch at work, one in the queue, one being settled, and one that waits behind others, or to
@@ -195,9 +200,8 @@ impl<S: Store> Engine<S> {
     }
 
     pub(super) fn request(&self, mode: ClaimMode, limit: usize) -> ClaimRequest {
-        let several = self.routes.widest() > 1;
-        let waiting = if several { self.strands.uncounted_bytes() } else { 0 };
-        let held_bytes = self.lanes.iter().map(|lane| lane.held_bytes).sum::<usize>() + waiting;
+        let held_bytes =
+            self.lanes.iter().map(|lane| lane.held_bytes).sum::<usize>() + self.bytes_behind_others();
         let (exclude, spent) = match mode {
             ClaimMode::Probe(_) => {
                 (Vec::new(), self.probing.map(|number| self.not_for(number)).unwrap_or_default())

@@ -97,8 +97,8 @@ impl Strands {
         self.order != Order::None
     }
 
-    /// The bytes of events for several sinks that wait: they are in no lane yet, which would count them.
-    pub(super) fn uncounted_bytes(&self) -> usize {
+    /// The bytes of events for several sinks that wait.
+    pub(super) fn bytes_for_several(&self) -> usize {
         let bytes = |event: &Behind| match event {
             Behind::One(..) => 0,
             Behind::Several(spread) => spread.bytes(),
@@ -275,10 +275,11 @@ impl<S: Store> Engine<S> {
         self.give_back_those(back);
     }
 
-    /// There is no room for a claim. Events behind one that takes long shall not keep other aggregates out (P5).
+    /// There is no room for a claim, or not for much. Events behind one that takes long shall not keep other aggregates out (P5).
     pub(super) fn make_room(&mut self, now: Instant) {
         let many = self.strands.waiting * 2 > self.held.len() - self.held_hot;
-        if many && now.duration_since(self.strands.looked) > LOOK {
+        let large = self.bytes_behind_others() * 2 > self.settings.max_in_flight_bytes;
+        if (many || large) && now.duration_since(self.strands.looked) > LOOK {
             self.strands.looked = now;
             self.release_waiting_if(|strand, waiting| waiting > 0 && now.duration_since(strand.since) > SLOW);
         }

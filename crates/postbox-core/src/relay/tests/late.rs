@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::{active, endless, goes_down};
 use crate::code::Code;
+use crate::event::Payload;
 use crate::hot::{Born, HotPath};
 use crate::record::Record;
 use crate::redact::Summary;
@@ -176,4 +177,23 @@ async fn hot_events_that_would_go_back_leave_suspects_their_turn() {
         assert_eq!(engine.nothing_at_work(), suspects);
     }
     assert!(!engine.outcomes.is_empty(), "it goes back now");
+}
+
+/// One sink of two takes its time. What waits behind its event is as large as all that may be in flight, and leaves nothing for others.
+#[tokio::test(start_paused = true)]
+async fn large_events_behind_one_that_takes_long_go_back() {
+    let sink = || FailingDispatcher::times(0);
+    let relay = Relay::builder(endless()).fan_out("**", [("a", sink()), ("b", sink())]);
+    let mut engine = relay.set(|settings| settings.max_in_flight_bytes = 40).build().unwrap().engine;
+    engine.standing = Standing::Active;
+    engine.strands = crate::relay::order::Strands::new(Order::Aggregate(OnDead::Block));
+    let mut claim = active(7);
+    claim.rows[..3].iter_mut().for_each(|row| row.strand = Some(7));
+    let large = || Payload::Bytes { bytes: [0; 15].into(), content_type: "image/png".to_owned() };
+    claim.rows[1..3].iter_mut().for_each(|row| row.delivery.payload = large());
+    engine.claimed(Instant::now(), &WAITING, Ok(claim));
+    assert_eq!(engine.bytes_behind_others(), 30);
+    tokio::time::advance(Duration::from_secs(3)).await;
+    assert_eq!(engine.what_to_claim(Instant::now()), Some(WAITING), "there is room for others");
+    assert_eq!((engine.bytes_behind_others(), taken(&mut engine).leases().count()), (0, 2));
 }
