@@ -11,6 +11,7 @@ use postbox_core::inbox::InboxDriver;
 use postbox_core::redact::chain;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::consumer::Consumer;
 use crate::source::{Incoming, Source, SourceError};
@@ -111,10 +112,15 @@ impl<D: InboxDriver> Consumer<D> {
         while let Some((_, ending)) = working.next().await {
             report.count(ending);
         }
+        let last = Instant::now() + LONGEST_HALT;
         for mut incoming in desk.rest() {
             report.given_back += 1;
-            if let Err(error) = incoming.give_back().await {
-                tracing::warn!(consumer = %self.name, error = chain(&error), "a message could not be given back");
+            let error = match tokio::time::timeout_at(last, incoming.give_back()).await {
+                Ok(told) => told.err().map(|error| chain(&error)),
+                Err(_) => Some("no answer of the broker".to_owned()),
+            };
+            if let Some(error) = error {
+                tracing::warn!(consumer = %self.name, error, "a message could not be given back");
             }
         }
         source.finish().await;

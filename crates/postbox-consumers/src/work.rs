@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::Either;
 use postbox_core::inbox::InboxDriver;
 use postbox_core::redact::chain;
 use postbox_core::{DispatchError, DispatchErrorKind, Seen};
@@ -38,16 +39,27 @@ impl<D: InboxDriver> Consumer<D> {
             () = keep(&incoming, self) => Ending::GivenBack,
             () = hung => Ending::GivenBack,
         };
-        let (what, told) = match ending {
-            Ending::First | Ending::Before | Ending::Dead => ("acknowledged", incoming.acknowledge().await),
-            Ending::GivenBack => ("given back", incoming.give_back().await),
+        self.tell(&mut incoming, ending, stop).await;
+        ending
+    }
+
+    /// Tells the broker what became of a message. One that takes nothing in just now does not hold up a stop: what it was not told comes
+    /// again, and the inbox knows it then.
+    async fn tell<I: Incoming>(&self, incoming: &mut I, ending: Ending, stop: watch::Receiver<bool>) {
+        let (what, telling) = match ending {
+            Ending::First | Ending::Before | Ending::Dead => {
+                ("acknowledged", Either::Left(incoming.acknowledge()))
+            }
+            Ending::GivenBack => ("given back", Either::Right(incoming.give_back())),
         };
-        if let Err(error) = told {
-            // It is delivered again, and the inbox knows it then.
-            let error = chain(&error);
+        let error = tokio::select! {
+            biased;
+            told = telling => told.err().map(|error| chain(&error)),
+            () = stopped_for(LONGEST_HALT, stop) => Some(format!("no answer of the broker within {LONGEST_HALT:?}")),
+        };
+        if let Some(error) = error {
             tracing::warn!(consumer = %self.name, error, "a message could not be {what}");
         }
-        ending
     }
 
     async fn settle<I: Incoming>(

@@ -275,18 +275,30 @@ async fn what_is_given_back_comes_to_the_next_at_once() {
     assert_eq!(nats.left().await, 0);
 }
 
-/// A broker that takes no dead letters just now, and does not say so.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_burial_without_an_end_does_not_hold_up_a_stop_for_ever() {
+/// A broker that takes no dead letters just now, and does not say so; or nothing at all, as RabbitMQ when its memory is full. One message is
+/// worked on, the other waits for it.
+async fn stops_all_the_same(fault: common::Fault) {
     let nats = postbox_testkit::broker_or_skip!(Nats::new().await);
     let (shop, effects) = (common::Shop::open().await, common::Effects::default());
-    let order = common::order(0, r#","reject":true"#);
-    nats.send(std::slice::from_ref(&order), 0, &[]).await;
-    let (source, probe) = common::Probed::around(nats.source(Dead::Here).await, common::Fault::NeverBuries);
-    let running = common::consumer(&shop, &effects).timeout(Duration::from_secs(1)).spawn(source);
+    let orders = [0, 1].map(|number| common::order(number, r#","reject":true"#));
+    nats.send(&orders, 0, &[]).await;
+    let (source, probe) = common::Probed::around(nats.source(Dead::Here).await, fault);
+    let consumer = common::consumer(&shop, &effects).timeout(Duration::from_secs(1)).at_once(1);
+    let running = consumer.spawn(source);
     postbox_testkit::eventually("a burial", common::PATIENCE, async || probe.burials() == 1).await;
     let report = tokio::time::timeout(common::PATIENCE, running.shutdown()).await.expect("an end").unwrap();
-    assert_eq!((report.dead, report.given_back, nats.left().await), (0, 1, 1));
+    assert_eq!((report.dead, nats.left().await), (0, 2));
+    assert!(report.given_back > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burial_without_an_end_does_not_hold_up_a_stop_for_ever() {
+    stops_all_the_same(common::Fault::NeverBuries).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nor_does_a_broker_that_takes_in_nothing() {
+    stops_all_the_same(common::Fault::NeverHears).await;
 }
 
 /// All that came before a message would be acknowledged with it.

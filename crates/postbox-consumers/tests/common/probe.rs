@@ -16,6 +16,8 @@ pub(crate) enum Fault {
     NeverRenews,
     /// Burials are begun and never done.
     NeverBuries,
+    /// Nor is anything given back: the broker takes in nothing at all.
+    NeverHears,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -107,6 +109,9 @@ impl<I: Incoming> Incoming for ProbedIncoming<I> {
     }
 
     async fn give_back(&mut self) -> Result<(), SourceError> {
+        if self.fault == Fault::NeverHears {
+            std::future::pending::<()>().await;
+        }
         self.incoming.give_back().await
     }
 
@@ -124,7 +129,7 @@ impl<I: Incoming> Incoming for ProbedIncoming<I> {
 
     async fn bury(&self, letter: &DeadLetter<'_>) -> Result<(), SourceError> {
         self.probe.0.burials.fetch_add(1, Ordering::SeqCst);
-        if self.fault == Fault::NeverBuries {
+        if matches!(self.fault, Fault::NeverBuries | Fault::NeverHears) {
             std::future::pending::<()>().await;
         }
         let buried = self.incoming.bury(letter).await;
