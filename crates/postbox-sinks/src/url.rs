@@ -210,13 +210,25 @@ fn shown(url: &str) -> String {
     const LONGEST: usize = 120;
     let masked = match url.rfind('@') {
         // Mistyped: where the credentials begin cannot be known.
-        Some(at) if !url.contains("://") => format!("***{}", &url[at..]),
-        _ => mask_credentials(&mask_query(url)),
+        Some(at) if !url.contains("://") => mask_query(&format!("***{}", &url[at..])),
+        _ => mask_path(mask_credentials(&mask_query(url))),
     };
     match masked.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &masked[..end]),
         None => masked,
     }
+}
+
+/// A URL without its path, which often is all the secret that a webhook has; and what is mistyped may be meant to be one.
+fn mask_path(url: String) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url };
+    let is = |known: &Known| known.schemes.iter().any(|(own, _)| own.eq_ignore_ascii_case(scheme));
+    if scheme.eq_ignore_ascii_case("file") || KNOWN.iter().any(|known| known.feature != "http" && is(known)) {
+        return url;
+    }
+    let host = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let path = rest[host..].find(['?', '#']).map_or(rest.len(), |end| host + end);
+    if path - host <= 1 { url } else { format!("{scheme}://{}/***{}", &rest[..host], &rest[path..]) }
 }
 
 /// A URL without the values of those parameters that may be secrets, also of those behind a `#`, where a webhook has its options.
@@ -309,6 +321,24 @@ mod tests {
         }
     }
 
+    /// A build without webhooks is told their URLs, too.
+    #[test]
+    fn no_path_of_a_webhook_is_shown() {
+        for (url, masked) in [
+            (
+                "https://hooks.example/services/T0/B0/XXXX#secrets=x&timeout=1s",
+                "https://hooks.example/***#secrets=***&timeout=1s",
+            ),
+            ("HTTP://hooks.example/XXXX", "HTTP://hooks.example/***"),
+            ("https://hooks.example/?v=1", "https://hooks.example/?v=1"),
+            ("https://hooks.example", "https://hooks.example"),
+            ("pulsar://broker/tenant/space/topic", "pulsar://broker/tenant/space/topic"),
+            ("file:///var/lib/", "file:///var/lib/"),
+        ] {
+            assert_eq!(shown(url), masked);
+        }
+    }
+
     #[test]
     fn each_scheme_has_one_port_and_belongs_to_one_sink() {
         let mut schemes: Vec<&str> =
@@ -364,6 +394,11 @@ mod tests {
             "htps://receiver/in?x=1#secrets=hunter2,hunter2&timeout=1s",
             "htps://receiver/in#bearer_token_file=x&secrets=hunter2",
             "kafka//app:hunter2@broker",
+            "kafka//app@broker?password=hunter2",
+            "redis:app@cache:6379?password=hunter2",
+            "nats:me@broker?token=hunter2@x",
+            "htps://receiver/services/hunter2",
+            "htps://app:hun/hunter2@receiver/hunter2?x=1#secrets=hunter2",
         ] {
             let text = AnySink::from_url(url).unwrap_err().to_string();
             assert!(!text.contains("hunter2"), "{text}");
