@@ -39,7 +39,8 @@ fn change(
             let admin = database.admin(table, &call.config);
             let changed = action(&admin, &who).await.map_err(|error| {
                 let problem = Problem::about(table, &error);
-                match results.len() as u64 {
+                let done_to = |result: &&Value| result["changed"] == Value::Bool(true);
+                match results.iter().filter(done_to).count() as u64 {
                     0 => problem,
                     before => problem.after(&format!("{done} {} before", counted(before, "table"))),
                 }
