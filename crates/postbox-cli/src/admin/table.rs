@@ -138,6 +138,7 @@ impl Table {
             "place": database.address(),
             "dialect": dialect,
             "relayed": self.watched.is_some(),
+            "single_active": self.site.single_active,
             "cli": cli.trim_start_matches("postbox").trim(),
         })
     }

@@ -121,9 +121,9 @@ fn what_is_not_known_is_not_said_to_be_well_or_amiss() {
     let script = "const tell = arguments[arguments.length - 1];
         import(new URL('assets/pages/overview.js', document.baseURI)).then(({ nobody, seen, waits }) => {
             const text = (part) => part.textContent ?? String(part);
-            const table = { layout: 'full', here: { standing: 'standby' } };
+            const table = { layout: 'full', single_active: true };
             tell([
-                nobody(table, 'no leader'), nobody({ ...table, here: { standing: 'active' } }, 'no leader'),
+                nobody(table, 'no leader'), nobody({ ...table, single_active: false }, 'no leader'),
                 nobody({ ...table, layout: 'bare' }, 'no leader'), nobody({ layout: null }, 'no leader'),
                 waits(null, null), waits(0, 0), waits(2, 38),
                 seen({ error: null, at: '2026-01-01T00:00:00Z' }), seen({ error: {}, at: '2026-01-01T00:00:00Z' }),
