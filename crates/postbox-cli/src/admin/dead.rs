@@ -14,7 +14,7 @@ use super::fields::{DEAD_FILTER, Fields};
 use super::jobs::{Kind, Plan};
 use super::table::{Command, Table};
 use super::{Admin, Shared};
-use crate::cmd::chosen::{Chosen, MOST_CAUSES, cause_id};
+use crate::cmd::chosen::{Chosen, MOST_CAUSES, as_of, cause_id};
 
 /// What comes beside a filter.
 const CHOICE: [&str; 2] = ["all", "first"];
@@ -30,11 +30,18 @@ async fn causes_of(table: &Table, filter: &DeadFilter) -> Result<Vec<DeadCause>,
 }
 
 /// The filter of a request, narrowed to its cause; none if nothing has died of that, or not any more. Who looks sees none then, who
-/// would change something is told.
-async fn filter_of(table: &Table, fields: &Fields) -> Result<Option<DeadFilter>, Refusal> {
+/// would change something is told. Ages are of when they `began`, or of now.
+async fn filter_of(
+    table: &Table,
+    fields: &Fields,
+    began: Option<Instant>,
+) -> Result<Option<DeadFilter>, Refusal> {
     let filter = fields.dead_filter()?;
     let Some(wanted) = fields.text("cause")? else { return Ok(Some(filter)) };
-    let causes = causes_of(table, &filter).await?;
+    let causes = match began {
+        Some(began) => causes_of(table, &as_of(began, &filter)).await?,
+        None => causes_of(table, &filter).await?,
+    };
     let mut found = causes.iter().filter(|cause| cause_id(cause) == wanted);
     match (found.next(), found.next()) {
         (Some(cause), None) => {
@@ -52,7 +59,7 @@ async fn filter_of(table: &Table, fields: &Fields) -> Result<Option<DeadFilter>,
 pub(super) async fn causes(State(admin): Shared, Path(id): Path<String>, uri: Uri) -> Answer {
     let table = admin.table(&id)?;
     let fields = Fields::of_query(&uri, &[&DEAD_FILTER])?;
-    let filter = filter_of(table, &fields).await?;
+    let filter = filter_of(table, &fields, None).await?;
     let causes = match &filter {
         Some(filter) => causes_of(table, filter).await?,
         None => Vec::new(),
@@ -79,7 +86,7 @@ pub(super) async fn list(State(admin): Shared, Path(id): Path<String>, uri: Uri)
     let table = admin.table(&id)?;
     let fields = Fields::of_query(&uri, &[&DEAD_FILTER, &["limit"]])?;
     let limit = fields.limit(1000)?;
-    let (events, count) = match filter_of(table, &fields).await? {
+    let (events, count) = match filter_of(table, &fields, None).await? {
         Some(filter) => {
             let asked =
                 async { Ok((table.admin.query(&filter, limit).await?, table.admin.count(&filter).await?)) };
@@ -95,7 +102,7 @@ pub(super) async fn list(State(admin): Shared, Path(id): Path<String>, uri: Uri)
 pub(super) async fn count(State(admin): Shared, Path(id): Path<String>, uri: Uri) -> Answer {
     let table = admin.table(&id)?;
     let fields = Fields::of_query(&uri, &[&DEAD_FILTER])?;
-    let count = match filter_of(table, &fields).await? {
+    let count = match filter_of(table, &fields, None).await? {
         Some(filter) => table.ask(table.admin.count(&filter)).await?,
         None => 0,
     };
@@ -103,9 +110,9 @@ pub(super) async fn count(State(admin): Shared, Path(id): Path<String>, uri: Uri
 }
 
 /// Which dead events a change is about. Never all of them by silence.
-async fn chosen_of(table: &Table, fields: &Fields, ids: &str) -> Result<Chosen, Refusal> {
+async fn chosen_of(table: &Table, fields: &Fields, ids: &str, began: Instant) -> Result<Chosen, Refusal> {
     let events = fields.event_ids(ids)?;
-    let filter = filter_of(table, fields).await?.ok_or_else(|| {
+    let filter = filter_of(table, fields, Some(began)).await?.ok_or_else(|| {
         Refusal::conflict("nothing is dead of this cause (any more)").next("look at the causes again")
     })?;
     let ways = [!events.is_empty(), filter != DeadFilter::default(), fields.on("all")?];
@@ -175,7 +182,7 @@ pub(super) async fn preview(State(admin): Shared, Path(id): Path<String>, uri: U
     };
     let first = fields.number("first", 1, u64::MAX)?.filter(|_| kind == Kind::ReplayDead);
     let (at, began) = (table.ask(table.admin.now()).await?, Instant::now());
-    let chosen = chosen_of(table, &fields, "event_id").await?;
+    let chosen = chosen_of(table, &fields, "event_id", began).await?;
     let matched = table.ask(chosen.count(&table.admin, began)).await?;
     let rows = first.map_or(matched, |first| matched.min(first));
     let command = command(table, words, &fields, &chosen)?.flag("first", first).line();
@@ -263,7 +270,7 @@ async fn start(admin: &Admin, id: &str, who: String, kind: Kind, fields: &Fields
     let table = admin.table(id)?;
     let agreed = Agreed::of(table, fields)?;
     let began = began_of(table, fields).await?;
-    let chosen = chosen_of(table, fields, "event_ids").await?;
+    let chosen = chosen_of(table, fields, "event_ids", began).await?;
     let matched = table.ask(chosen.count(&table.admin, began)).await?;
     let words = if kind == Kind::DiscardDead { "dead discard" } else { "dead replay" };
     let command = command(table, words, fields, &chosen)?;

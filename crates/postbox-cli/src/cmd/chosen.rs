@@ -86,7 +86,7 @@ pub(crate) async fn chosen(
 
 /// The filter as it was `then`, by the ages of now. Who takes long to answer, or replays slowly, shall neither hit what
 /// has died since nor miss what has grown older.
-fn as_of(then: Instant, filter: &DeadFilter) -> DeadFilter {
+pub(crate) fn as_of(then: Instant, filter: &DeadFilter) -> DeadFilter {
     let passed = then.elapsed();
     let older = |age: Duration| age.saturating_add(passed);
     DeadFilter {

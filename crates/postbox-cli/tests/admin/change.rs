@@ -86,16 +86,29 @@ fn what_has_died_since_the_preview_is_left_alone() {
     for site in Site::both() {
         let (mut relay, client) = with_dead(&site, 3);
         let (path, table) = (site.path("/dead/discard"), site.table);
-        let earlier = if site.db.is_some() { "interval '2 hours'" } else { "7200000000" };
+        let in_sql = |hours: u64| match site.db {
+            Some(_) => format!("interval '{hours} hours'"),
+            None => (hours * 3_600_000_000).to_string(),
+        };
         let latest = format!("SELECT max(sequence) FROM {table}");
-        site.sql(&format!("UPDATE {table} SET dead_at = dead_at - {earlier} WHERE sequence < ({latest})"));
+        site.sql(&format!(
+            "UPDATE {table} SET dead_at = dead_at - {} WHERE sequence < ({latest})",
+            in_sql(2)
+        ));
         // Who has looked an hour ago has seen two.
         let body = json!({ "topic": LOST, "rows": 3, "at": "1h" });
         let job = finished(&client, &client.done(&path, &body));
         assert_eq!(job["sentence"], "discarded 2 of 2", "{job}");
         let preview = client.json(&site.path("/dead/preview?action=discard&since=15m"));
         assert_eq!(preview["rows"], 1, "{preview}");
-        let body = json!({ "since": "15m", "rows": 1, "at": preview["at"] });
+        let causes = client.json(&site.path("/dead/causes"));
+        let cause = causes["causes"][0]["id"].as_str().unwrap();
+        // Who looked an hour ago has not seen what has died of the same cause since.
+        let unseen = client.post(&path, &json!({ "cause": cause, "since": "15m", "rows": 1, "at": "1h" }));
+        assert_eq!((unseen.status, unseen.code().as_str()), (409, "OUTBOX_ADMIN_CONFLICT"), "{unseen:?}");
+        // Nor has it grown too old by the time that he confirms.
+        site.sql(&format!("UPDATE {table} SET dead_at = dead_at - {}", in_sql(1)));
+        let body = json!({ "cause": cause, "since": "15m", "rows": 1, "at": "59m" });
         let job = finished(&client, &client.done(&path, &body));
         assert_eq!(job["sentence"], "discarded 1 of 1", "{job}");
         let wrong = client.post(&path, &json!({ "all": true, "rows": 1, "at": "yesterday" }));
