@@ -15,7 +15,7 @@ use crate::install;
 use crate::run::{cargo, output, root};
 use rules::{MUTANTS, Mutant};
 
-/// How long the tests of one mutant may take: one that hangs is caught, too.
+/// How long the tests of one mutant may take: one that hangs is caught, too. Before, those of all may take as long for each.
 const LIMIT: Duration = Duration::from_mins(4);
 
 /// Runs all mutants, or those that are named, and prints a table of them.
@@ -33,7 +33,7 @@ pub(crate) fn run(names: &[&str]) -> Result<(), String> {
         MUTANTS.iter().filter(|mutant| names.is_empty() || names.contains(&mutant.name)).collect();
     let tests: Vec<&str> = chosen.iter().flat_map(|mutant| mutant.tests).copied().collect();
     let began = Instant::now();
-    match copy.test(&server, &tests)? {
+    match copy.test(&server, &tests, LIMIT * u32::try_from(chosen.len()).unwrap_or(u32::MAX))? {
         Outcome::Passed => println!("{:<22} {:>7}  passed, as it must", "none", began.elapsed().as_secs()),
         Outcome::Failed(how) => return Err(format!("the tests fail although nothing is left out: {how}")),
     }
@@ -41,7 +41,7 @@ pub(crate) fn run(names: &[&str]) -> Result<(), String> {
     for mutant in chosen {
         let began = Instant::now();
         copy.apply(mutant)?;
-        let outcome = copy.test(&server, mutant.tests);
+        let outcome = copy.test(&server, mutant.tests, LIMIT);
         copy.restore(mutant)?;
         let result = match outcome? {
             Outcome::Passed => {
@@ -113,7 +113,7 @@ impl Copy {
     }
 
     /// Runs these tests of the store on PostgreSQL.
-    fn test(&self, server: &PgServer, tests: &[&str]) -> Result<Outcome, String> {
+    fn test(&self, server: &PgServer, tests: &[&str], limit: Duration) -> Result<Outcome, String> {
         let ask = |more: &[&str]| {
             let mut command = cargo();
             command.current_dir(&self.to).env("CARGO_TARGET_DIR", self.to.join("target"));
@@ -131,14 +131,14 @@ impl Copy {
             .stderr(Stdio::null())
             .spawn();
         let mut child = child.map_err(|error| format!("cannot run cargo: {error}"))?;
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + limit;
         let status = loop {
             match child.try_wait().map_err(|error| error.to_string())? {
                 Some(status) => break status,
                 None if Instant::now() > deadline => {
                     child.kill().ok();
                     child.wait().ok();
-                    return Ok(Outcome::Failed(format!("a test that did not end within {LIMIT:?}")));
+                    return Ok(Outcome::Failed(format!("a test that did not end within {limit:?}")));
                 }
                 None => std::thread::sleep(Duration::from_millis(200)),
             }
