@@ -75,8 +75,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// if this fails.
     fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Settled, StoreError>> + Send;
 
-    /// Makes leases last `lock_ttl` from now; answers those that were lost.
-    fn extend(&self, leases: Vec<Lease>) -> impl Future<Output = Result<Vec<Lease>, StoreError>> + Send;
+    /// Makes leases last `lock_ttl` from now; answers those for which it did not.
+    fn extend(&self, leases: Vec<Lease>) -> impl Future<Output = Result<Renewed, StoreError>> + Send;
 
     /// These rows are given up without a settle: their lease could not be renewed. A store that remembers what is in flight
     /// forgets them.
@@ -93,12 +93,13 @@ pub trait Store: Clone + Send + Sync + 'static {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// Writes what became of them, fenced by their leases; answers the rows that were no longer this relay's.
+    /// Writes what became of them, fenced by their leases.
     fn settle_letters(
         &self,
         letters: Vec<(Lease, LetterVerdict)>,
-    ) -> impl Future<Output = Result<Vec<Uuid>, StoreError>> + Send {
-        std::future::ready(Ok(letters.into_iter().map(|(lease, _)| lease.row).collect()))
+    ) -> impl Future<Output = Result<Settled, StoreError>> + Send {
+        let lost = letters.into_iter().map(|(lease, _)| lease.row).collect();
+        std::future::ready(Ok(Settled { lost, busy: Vec::new() }))
     }
 
     /// Replays events that have been dead for long enough and not been replayed so too often, in bounded steps, each with
@@ -369,10 +370,19 @@ pub struct Failure {
 }
 
 /// What a settle did.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Settled {
     /// Rows that were no longer this relay's.
     pub lost: Vec<Uuid>,
     /// Rows that somebody else has locked at the moment: to be settled again.
     pub busy: Vec<Uuid>,
+}
+
+/// What a renewal did not renew.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Renewed {
+    /// Leases that were no longer this relay's.
+    pub lost: Vec<Lease>,
+    /// Those whose rows somebody else has locked at the moment: they end when they would have ended.
+    pub busy: Vec<Lease>,
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use postbox_core::letter::{LetterVerdict, Redrive};
+use postbox_core::letter::{LetterRequest, LetterVerdict, Redrive};
 use postbox_core::store::Lease;
 use serde_json::{Value, json};
 
@@ -17,14 +17,14 @@ pub(crate) const PAGE: i64 = 500;
 pub(crate) const SUSPECT_WAIT: Duration = Duration::from_mins(1);
 
 /// Which letters to lease of those that were found, which are a sequence, whether its lease ran out, and its bytes: one whose lease
-/// ran out alone, else as many as are allowed.
-pub(crate) fn chosen(found: &[(i64, bool, i64)], max_bytes: usize) -> Vec<i64> {
+/// ran out alone, else as many as were asked for.
+pub(crate) fn chosen(found: &[(i64, bool, i64)], request: &LetterRequest) -> Vec<i64> {
     if let Some((sequence, true, _)) = found.first() {
         return vec![*sequence];
     }
     let (mut chosen, mut bytes) = (Vec::new(), 0_usize);
     for (sequence, _, size) in found.iter().filter(|(_, suspect, _)| !suspect) {
-        if !chosen.is_empty() && bytes >= max_bytes {
+        if chosen.len() >= request.limit || (!chosen.is_empty() && bytes >= request.max_bytes) {
             break;
         }
         bytes = bytes.saturating_add(usize::try_from(*size).unwrap_or(usize::MAX));

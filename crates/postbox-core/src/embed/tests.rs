@@ -9,7 +9,9 @@ use crate::hook::{HookResult, WriterHook, Written};
 use crate::interceptor::after;
 use crate::record::Record;
 use crate::relay::Settings;
-use crate::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store, StoreError, StoreErrorKind};
+use crate::store::{
+    Claim, ClaimRequest, Lease, Renewed, Settled, Settlement, Store, StoreError, StoreErrorKind,
+};
 use crate::testing::{FailingDispatcher, Memory, MemoryOutbox, MemoryStore};
 use crate::topic::Topic;
 use crate::tx::Layout;
@@ -90,7 +92,7 @@ impl Store for Shaky {
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         self.inner.settle(settlements).await
     }
-    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Renewed, StoreError> {
         self.inner.extend(leases).await
     }
     async fn wait(&self, at_most: Duration) {

@@ -113,7 +113,7 @@ impl<S: Store> Engine<S> {
             return None;
         }
         if self.suspects_turn(now) {
-            if self.nothing_at_work() && self.outcomes.is_empty() {
+            if self.nothing_at_work() {
                 self.suspects.turn_since.get_or_insert(now);
                 return Some(Asked::Rows(ClaimMode::Suspect));
             }

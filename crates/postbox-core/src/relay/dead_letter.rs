@@ -24,7 +24,7 @@ use crate::failpoint;
 use crate::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements, explain};
 use crate::panic::catch;
 use crate::redact::Summary;
-use crate::store::{Lease, Standing, Store, StoreError};
+use crate::store::{Lease, Settled, Standing, Store, StoreError};
 use crate::telemetry::Telemetry;
 
 /// What its sink will never take, or what cannot be read at all, is tried again so seldom that it disturbs nobody, and is
@@ -49,6 +49,8 @@ pub(super) struct AfterDeath<S: Store> {
     telemetry: Telemetry,
     health: RelayHealth,
     route: Option<Route>,
+    /// What became of letters whose rows somebody had locked: written down when those are free.
+    unsettled: Vec<(Lease, LetterVerdict)>,
 }
 
 /// Where they go.
@@ -90,7 +92,7 @@ impl<S: Store> AfterDeath<S> {
             circuit: Circuit::new(settings.circuit.clone()),
         });
         let (settings, telemetry, health) = (Arc::clone(settings), telemetry.clone(), health.clone());
-        Self { store, settings, telemetry, health, route }
+        Self { store, settings, telemetry, health, route, unsettled: Vec::new() }
     }
 
     /// Whether there is anything to do at all.
@@ -187,10 +189,13 @@ impl<S: Store> AfterDeath<S> {
 
     /// Sends one batch to the dead-letter route.
     pub(super) async fn post(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Posted, StoreError> {
-        let Some(route) = &self.route else { return Ok(Posted::default()) };
+        // First: what arrived must not be leased once more.
+        let sent = self.settle(Vec::new()).await;
+        let nothing = Posted { sent, more: false };
+        let Some(route) = &self.route else { return Ok(nothing) };
         let asked = Instant::now();
         let probe = match route.circuit.probe_at() {
-            Some(at) if at > asked => return Ok(Posted::default()),
+            Some(at) if at > asked => return Ok(nothing),
             at => at.is_some(),
         };
         // All of them are sent at once, so that none waits for its turn while its lease runs out.
@@ -203,12 +208,11 @@ impl<S: Store> AfterDeath<S> {
         };
         let letters = self.store.letters(request).await?;
         if letters.is_empty() {
-            return Ok(Posted::default());
+            return Ok(nothing);
         }
         let more = letters.len() >= limit || letters.len() == 1;
         let verdicts = self.send(letters, probe, asked, stop).await;
-        let sent = self.settle(verdicts).await;
-        Ok(Posted { sent, more })
+        Ok(Posted { sent: sent + self.settle(verdicts).await, more })
     }
 
     /// Sends letters and waits for all answers, or, when it is to stop, for as long as that may take.
@@ -316,15 +320,19 @@ impl<S: Store> AfterDeath<S> {
         }
     }
 
-    /// Writes down what became of letters, however long the database is gone; answers how many arrived. What cannot be
-    /// written before the relay ends is sent again when its lease has run out.
-    async fn settle(&self, verdicts: Vec<(Lease, LetterVerdict)>) -> usize {
-        let sent = verdicts.iter().filter(|(_, verdict)| *verdict == LetterVerdict::Sent).count();
+    /// Writes down what became of letters, however long the database is gone; answers how many arrived. Those whose rows somebody has
+    /// locked hold up no others: they come along with the next. What cannot be written before the relay ends is sent again when its
+    /// lease has run out.
+    async fn settle(&mut self, mut verdicts: Vec<(Lease, LetterVerdict)>) -> usize {
+        verdicts.append(&mut self.unsettled);
+        if verdicts.is_empty() {
+            return 0;
+        }
         let mut wait = Duration::from_millis(20);
         loop {
             failpoint::hit("letters.settle", self.store.table()).await;
             match self.store.settle_letters(verdicts.clone()).await {
-                Ok(lost) => {
+                Ok(Settled { lost, busy }) => {
                     if !lost.is_empty() {
                         self.telemetry.lease_lost(lost.len());
                         let table = self.store.table();
@@ -334,7 +342,10 @@ impl<S: Store> AfterDeath<S> {
                             "dead events were replayed or discarded meanwhile"
                         );
                     }
-                    return sent.saturating_sub(lost.len());
+                    verdicts.retain(|(lease, _)| !lost.contains(&lease.row));
+                    let is_busy = |(lease, _): &mut (Lease, _)| busy.contains(&lease.row);
+                    self.unsettled = verdicts.extract_if(.., is_busy).collect();
+                    return verdicts.iter().filter(|(_, verdict)| *verdict == LetterVerdict::Sent).count();
                 }
                 Err(error) => {
                     tracing::error!(table = self.store.table(), %error, "dead letters cannot be settled, trying again");

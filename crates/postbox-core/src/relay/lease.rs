@@ -1,5 +1,6 @@
 //! The rows that are leased to this relay: held from the claim to the end of the settle, renewed on the way.
 
+use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use crate::dispatcher::Delivery;
 use crate::event::TenantId;
 use crate::failpoint;
 use crate::hot::Slot;
-use crate::store::{Lease, Store, StoreError};
+use crate::store::{Lease, Renewed, Store, StoreError};
 
-/// What a renewal was asked for, and which of it was lost.
-pub(super) type Renewal = (Vec<Lease>, Result<Vec<Lease>, StoreError>);
+/// What a renewal was asked for, and what it was told.
+pub(super) type Renewal = (Vec<Lease>, Result<Renewed, StoreError>);
 
 /// A row under one claim. A row can be claimed again while its first dispatch still runs (an operator's repair, a relay
 /// with a shorter lease): those are two.
@@ -57,6 +58,8 @@ pub(super) struct Held {
     pub(super) lease: Lease,
     pub(super) load: Load,
     pub(super) stage: Stage,
+    /// Somebody else had locked its row when it was to be settled.
+    pub(super) busy: bool,
     pub(super) lease_until: Instant,
     pub(super) claimed_at: Instant,
     /// How long it had been due when it was claimed.
@@ -96,6 +99,7 @@ impl<S: Store> Engine<S> {
         let mut held = Held {
             load,
             stage: Stage::Queued,
+            busy: false,
             lease_until,
             claimed_at: asked,
             age,
@@ -156,27 +160,25 @@ impl<S: Store> Engine<S> {
         let store = self.store.clone();
         let extend = async move {
             failpoint::hit("extend.before", store.table()).await;
-            let lost = store.extend(leases.clone()).await;
+            let renewed = store.extend(leases.clone()).await;
             failpoint::hit("extend.after", store.table()).await;
-            (leases, lost)
+            (leases, renewed)
         };
         self.extending = Some(tokio::spawn(extend.in_current_span()));
     }
 
-    pub(super) fn extended(&mut self, leases: Vec<Lease>, lost: Result<Vec<Lease>, StoreError>) {
+    pub(super) fn extended(&mut self, leases: &[Lease], renewed: Result<Renewed, StoreError>) {
         let now = Instant::now();
-        let lost = match lost {
-            Ok(lost) => lost,
+        let Renewed { lost, busy } = match renewed {
+            Ok(renewed) => renewed,
             Err(error) => {
                 tracing::error!(table = self.store.table(), %error, "leases could not be renewed, trying again");
-                self.next_extend = now;
-                self.extend_pause = now + (self.settings.lock_ttl / 30).max(Duration::from_millis(100));
-                self.drop_expired(now);
-                return;
+                return self.extend_again(now);
             }
         };
-        for lease in leases {
-            if let Some(held) = self.held.get_mut(&key(&lease)) {
+        let busy: HashSet<HeldKey> = busy.iter().map(key).collect();
+        for key in leases.iter().map(key).filter(|key| !busy.contains(key)) {
+            if let Some(held) = self.held.get_mut(&key) {
                 // Counted from after the answer, a lease would seem longer than it is; a second is more than enough.
                 held.lease_until =
                     now + self.settings.lock_ttl - Duration::from_secs(1).min(self.settings.lock_ttl / 10);
@@ -194,6 +196,23 @@ impl<S: Store> Engine<S> {
                 Some(Stage::Settling) | None => {}
             }
         }
+        if !busy.is_empty() {
+            self.extend_again(now);
+        }
+        for key in busy {
+            // Too short to be sent under: it would keep its place in the queue from the others.
+            let too_short = |held: &Held| held.lease_until < now + self.settings.dispatch_timeout;
+            if self.held.get(&key).is_some_and(|held| held.stage == Stage::Queued && too_short(held)) {
+                self.forget(&key);
+            }
+        }
+    }
+
+    /// Some leases are as old as they were: to be renewed soon.
+    fn extend_again(&mut self, now: Instant) {
+        self.next_extend = now;
+        self.extend_pause = now + (self.settings.lock_ttl / 30).max(Duration::from_millis(100));
+        self.drop_expired(now);
     }
 
     /// Leases that ran out while the database was away belong to nobody: what waits is dropped, not dispatched.

@@ -144,7 +144,7 @@ impl<S: Store> Engine<S> {
                 self.start_settle();
                 self.settled(batch, &settled);
             }
-            (leases, lost) = finished(&mut self.extending) => self.extended(leases, lost),
+            (leases, renewed) = finished(&mut self.extending) => self.extended(&leases, renewed),
             () = self.store.wait(self.next_claim.saturating_duration_since(now)), if idle => self.next_claim = Instant::now(),
             () = tokio::time::sleep_until(wake_at) => {}
         }

@@ -136,6 +136,10 @@ impl Outcomes {
         std::mem::replace(self, Self { settlements, events, since })
     }
 
+    pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.settlements.iter().map(|settlement| &settlement.lease)
+    }
+
     fn into_each(self) -> impl Iterator<Item = Outcome> {
         let each = self.settlements.into_iter().zip(self.events);
         each.map(|(settlement, event)| Outcome { settlement, event })
@@ -234,6 +238,9 @@ impl<S: Store> Engine<S> {
         for outcome in batch.into_each() {
             let (lease, row) = (&outcome.settlement.lease, outcome.settlement.lease.row);
             if settled.busy.contains(&row) {
+                if let Some(held) = self.held.get_mut(&key(lease)) {
+                    held.busy = true;
+                }
                 self.outcomes.push(outcome);
                 continue;
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::engine::Engine;
-use super::lease::Stage;
+use super::lease::{Held, Stage, key};
 use crate::store::{Standing, Store};
 
 /// A turn of suspects ends after this long (but not before one was tried).
@@ -64,8 +64,15 @@ impl<S: Store> Engine<S> {
         true
     }
 
-    /// Whether nothing is claimed, dispatched or being settled. Hot events that wait can go on waiting.
+    /// Whether nothing is claimed, dispatched or being settled. Hot events that wait can go on waiting; and what has been dispatched
+    /// and cannot be settled, since somebody has locked its row, would have all others wait for whoever that is.
     pub(super) fn nothing_at_work(&self) -> bool {
-        self.held.len() == self.held_hot && self.held.values().all(|held| held.stage == Stage::Queued)
+        let rests = |held: &Held| match held.stage {
+            Stage::Queued => held.slot.is_some(),
+            Stage::Running => false,
+            Stage::Settling => held.busy,
+        };
+        self.held.values().all(rests)
+            && self.outcomes.leases().all(|lease| self.held.get(&key(lease)).is_some_and(|held| held.busy))
     }
 }

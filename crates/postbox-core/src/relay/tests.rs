@@ -18,8 +18,8 @@ use crate::relay::lease::Stage;
 use crate::relay::unit::{End, Ended};
 use crate::relay::{Backoff, Relay};
 use crate::store::{
-    Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Settled, Settlement, Standing, Store, StoreError,
-    StoreErrorKind,
+    Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Renewed, Settled, Settlement, Standing, Store,
+    StoreError, StoreErrorKind,
 };
 use crate::testing::{FailingDispatcher, MemoryOutbox, delivery};
 use crate::topic::Topic;
@@ -68,8 +68,8 @@ where
     async fn settle(&self, _: &[Settlement]) -> Result<Settled, StoreError> {
         Ok(Settled::default())
     }
-    async fn extend(&self, _: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
-        Ok(Vec::new())
+    async fn extend(&self, _: Vec<Lease>) -> Result<Renewed, StoreError> {
+        Ok(Renewed::default())
     }
     async fn wait(&self, at_most: Duration) {
         tokio::time::sleep(at_most).await;
@@ -216,8 +216,8 @@ impl Store for Losing {
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         Ok(Settled { lost: settlements.iter().map(|s| s.lease.row).collect(), ..Settled::default() })
     }
-    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
-        Ok(leases)
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Renewed, StoreError> {
+        Ok(Renewed { lost: leases, ..Renewed::default() })
     }
     async fn wait(&self, at_most: Duration) {
         tokio::time::sleep(at_most).await;

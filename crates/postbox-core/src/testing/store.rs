@@ -16,8 +16,8 @@ use crate::embed::{Needs, PostboxPool, StoreOptions};
 use crate::letter::Requirements;
 use crate::relay::Settings;
 use crate::store::{
-    Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Order, Settled, Settlement, Standing, Store,
-    StoreError, StoreErrorKind, Token, Verdict,
+    Buried, Claim, ClaimMode, ClaimRequest, Claimed, Lease, Order, Renewed, Settled, Settlement, Standing,
+    Store, StoreError, StoreErrorKind, Token, Verdict,
 };
 use crate::table::TableName;
 use crate::tx::Layout;
@@ -185,7 +185,7 @@ impl Store for MemoryStore {
         Ok(settled)
     }
 
-    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Renewed, StoreError> {
         let now = self.0.clock.now();
         let mut rows = self.0.lock();
         let mut lost = Vec::new();
@@ -195,7 +195,7 @@ impl Store for MemoryStore {
                 None => lost.push(lease),
             }
         }
-        Ok(lost)
+        Ok(Renewed { lost, ..Renewed::default() })
     }
 
     async fn wait(&self, at_most: Duration) {

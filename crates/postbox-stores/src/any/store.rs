@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Renewed, Settled, Settlement, Store};
 use postbox_core::{Order, StoreError};
-use uuid::Uuid;
 
 use crate::mysql::MySqlStore;
 use crate::postgres::PgStore;
@@ -68,7 +67,7 @@ impl Store for AnyStore {
         each!(self, store => async store.settle(settlements))
     }
 
-    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Renewed, StoreError> {
         each!(self, store => async store.extend(leases))
     }
 
@@ -80,7 +79,7 @@ impl Store for AnyStore {
         each!(self, store => async store.letters(request))
     }
 
-    async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Vec<Uuid>, StoreError> {
+    async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Settled, StoreError> {
         each!(self, store => async store.settle_letters(letters))
     }
 

@@ -43,6 +43,7 @@ impl MySqlStoreBuilder {
             clock: Clock::default(),
             seen: Watch::default(),
             window: std::sync::Mutex::default(),
+            locked: std::sync::Mutex::default(),
             unsure: AtomicBool::new(false),
             settings,
         }))

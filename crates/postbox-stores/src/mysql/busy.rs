@@ -1,19 +1,46 @@
 //! Rows that somebody else has locked, such as an operator's open session. They keep no others from being settled or renewed.
 
 use std::collections::HashSet;
+use std::sync::{MutexGuard, PoisonError};
 
 use postbox_core::StoreError;
+use postbox_core::store::Settlement;
 use sqlx::{AssertSqlSafe, Row as _};
+use uuid::Uuid;
 
 use super::clause::{bind_list, with_list};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken, say};
 use super::store::Inner;
+use crate::sequenced::sequence_of;
 
 /// So many rows are looked for by one statement.
 const PART: usize = 1024;
 
 impl Inner {
+    /// Which of these rows somebody had locked when they were last to be settled, and still has: they are not waited for once more.
+    pub(super) async fn still_busy(&self, settlements: &[Settlement]) -> Result<HashSet<i64>, StoreError> {
+        let rows: Vec<i64> = {
+            let locked = self.locked();
+            let rows = settlements.iter().map(|one| sequence_of(one.lease.row));
+            if locked.is_empty() { Vec::new() } else { rows.filter(|row| locked.contains(row)).collect() }
+        };
+        if rows.is_empty() { Ok(HashSet::new()) } else { self.busy(rows).await }
+    }
+
+    /// Of these rows so many could not be settled.
+    pub(super) fn note_busy(&self, settlements: &[Settlement], busy: &[Uuid]) {
+        let mut locked = self.locked();
+        if !locked.is_empty() {
+            settlements.iter().for_each(|one| _ = locked.remove(&sequence_of(one.lease.row)));
+        }
+        locked.extend(busy.iter().copied().map(sequence_of));
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashSet<i64>> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Which of these rows somebody has locked at the moment. For after a lock was waited for in vain.
     pub(super) async fn busy(&self, mut sequences: Vec<i64>) -> Result<HashSet<i64>, StoreError> {
         let statements = &self.opened().await?.statements;
@@ -39,7 +66,11 @@ impl Inner {
 }
 
 /// The sequences that a statement finds of these.
-async fn found(link: &mut Taken<'_>, sql: &str, sequences: &[i64]) -> Result<Vec<i64>, StoreError> {
+pub(super) async fn found(
+    link: &mut Taken<'_>,
+    sql: &str,
+    sequences: &[i64],
+) -> Result<Vec<i64>, StoreError> {
     let query = sqlx::query(AssertSqlSafe(with_list(sql, sequences.len())));
     let rows = bind_list(query, sequences).fetch_all(&mut link.connection);
     let rows = within(OPERATION_LIMIT, rows).await?;

@@ -4,21 +4,24 @@ use std::time::Duration;
 
 use postbox_core::StoreError;
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive};
-use postbox_core::store::{Lease, Standing, Token};
+use postbox_core::store::{Lease, Settled, Standing, Token};
 use sqlx::{AssertSqlSafe, Row as _};
 use time::OffsetDateTime;
-use uuid::Uuid;
 
+use super::busy::found;
 use super::clause::{bind_list, with_list};
 use super::clock::{at, micros, span};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken, Tries};
-use super::settling::change_held;
+use super::settling::keys_of;
 use super::store::{Inner, Opened};
 use crate::cursor::START;
 use crate::letters::{self, PAGE, SUSPECT_WAIT};
 use crate::row::{self, COLUMNS, Cells as _};
 use crate::sequenced::sequence_of;
+
+/// So many more than are wanted are looked at: somebody may have locked the first of them.
+const BESIDE: usize = 16;
 
 impl Inner {
     pub(super) async fn letters(&self, request: LetterRequest) -> Result<Vec<Letter>, StoreError> {
@@ -26,7 +29,7 @@ impl Inner {
         let mut found = self.find_letters(opened, &request).await?;
         let (token, mut tries): (Token, _) = (self.settings.token(), Tries::new());
         loop {
-            let mut chosen = letters::chosen(&found, request.max_bytes);
+            let mut chosen = letters::chosen(&found, &request);
             if chosen.is_empty() {
                 return Ok(Vec::new());
             }
@@ -58,7 +61,7 @@ impl Inner {
         let mut link = self.claims.take().await?;
         let found = sqlx::query_as::<_, (i64, bool, i64)>(AssertSqlSafe(opened.statements.letters.as_str()))
             .bind(span(request.lock_ttl))
-            .bind(i64::try_from(request.limit).unwrap_or(i64::MAX))
+            .bind(i64::try_from(request.limit + BESIDE).unwrap_or(i64::MAX))
             .fetch_all(&mut link.connection);
         let found = within(OPERATION_LIMIT, found).await?;
         link.keep();
@@ -109,24 +112,14 @@ impl Inner {
     pub(super) async fn settle_letters(
         &self,
         letters: &[(Lease, LetterVerdict)],
-    ) -> Result<Vec<Uuid>, StoreError> {
+    ) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
         let mut sorted: Vec<&(Lease, LetterVerdict)> = letters.iter().collect();
         sorted.sort_unstable_by_key(|(lease, _)| sequence_of(lease.row));
         let (held, settle) = (&opened.statements.held_letters, &opened.statements.settle_letters);
-        let (document, mut tries) = (letters::verdicts(sorted), Tries::new());
-        let found = loop {
-            let mut link = self.settles.take().await?;
-            match change_held(&mut link, held, settle, &document).await {
-                Ok(found) => {
-                    link.keep();
-                    break found;
-                }
-                Err(error) => tries.again(link, error).await?,
-            }
-        };
-        let rows = letters.iter().map(|(lease, _)| lease.row);
-        Ok(rows.filter(|row| !found.contains(&sequence_of(*row))).collect())
+        let leases = letters.iter().map(|(lease, _)| lease);
+        let (lost, busy) = self.fenced(held, settle, letters::verdicts(sorted), leases).await?;
+        Ok(Settled { lost: lost.iter().map(|lease| lease.row).collect(), busy: keys_of(&busy) })
     }
 
     pub(super) async fn redrive(&self, request: &Redrive) -> Result<u64, StoreError> {
@@ -195,8 +188,14 @@ impl Inner {
     ) -> Result<u64, StoreError> {
         let holder = self.settings.sole_holder();
         link.begin().await?;
-        let revive = sqlx::query(AssertSqlSafe(with_list(&opened.statements.redrive, sequences.len())));
-        let revive = bind_list(revive, sequences)
+        // Those that somebody has locked are tried again when they are free.
+        let free = found(link, &opened.statements.free, sequences).await?;
+        if free.is_empty() {
+            link.commit().await?;
+            return Ok(0);
+        }
+        let revive = sqlx::query(AssertSqlSafe(with_list(&opened.statements.redrive, free.len())));
+        let revive = bind_list(revive, &free)
             .bind(span(request.after))
             .bind(request.most)
             .bind(span(request.lock_ttl))

@@ -2,8 +2,9 @@
 //! to the history first.
 
 use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
-use postbox_core::store::{Lease, Settled, Settlement, Verdict};
+use postbox_core::store::{Lease, Renewed, Settled, Settlement, Verdict};
 use postbox_core::{Order, StoreError};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, MySqlConnection, Row as _};
@@ -21,9 +22,40 @@ use crate::row::Times as _;
 use crate::sequenced::{claims_of, fence, key_of, sequence_of, verdict};
 use crate::table::Template;
 
+/// How often it is looked whether a row is free that is all there is to settle.
+const LOOK: Duration = Duration::from_millis(200);
+
 impl Inner {
-    /// Writes what became of rows. Those that a relay owns are fenced by its place, the others by their leases.
+    /// Writes what became of rows, but for those that somebody has locked since the last settle of them.
     pub(super) async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
+        let busy = self.still_busy(settlements).await?;
+        let settled = self.settle_but(settlements, &busy).await?;
+        self.note_busy(settlements, &settled.busy);
+        Ok(settled)
+    }
+
+    async fn settle_but(
+        &self,
+        settlements: &[Settlement],
+        busy: &HashSet<i64>,
+    ) -> Result<Settled, StoreError> {
+        if busy.is_empty() {
+            return self.settle_free(settlements).await;
+        }
+        let is_free = |one: &&Settlement| !busy.contains(&sequence_of(one.lease.row));
+        let free: Vec<Settlement> = settlements.iter().filter(is_free).cloned().collect();
+        if free.is_empty() {
+            // Nothing else is to be done, and this comes back at once.
+            tokio::time::sleep(LOOK).await;
+            return Ok(Settled { busy: keys_of(busy), ..Settled::default() });
+        }
+        let mut settled = self.settle_free(&free).await?;
+        settled.busy.extend(keys_of(busy));
+        Ok(settled)
+    }
+
+    /// Those that a relay owns are fenced by its place, the others by their leases.
+    async fn settle_free(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
         let owned: Vec<&Settlement> = settlements.iter().filter(|one| is_owned(&one.lease)).collect();
         let Some(own) = opened.statements.own.as_ref().filter(|_| !owned.is_empty()) else {
@@ -75,7 +107,7 @@ impl Inner {
 
     /// Runs a statement about rows whose leases are still what they were; answers which are not, and which are left out, since somebody
     /// else has locked them.
-    async fn fenced<'a>(
+    pub(super) async fn fenced<'a>(
         &self,
         held: &str,
         change: &str,
@@ -150,23 +182,27 @@ impl Inner {
     }
 
     /// Rows of an owner have no lease of their own: they last as long as the table is its own.
-    pub(super) async fn extend_all(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+    pub(super) async fn extend_all(&self, leases: Vec<Lease>) -> Result<Renewed, StoreError> {
         let opened = self.opened().await?;
         let (owned, others): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(is_owned);
-        let mut lost = if others.is_empty() { Vec::new() } else { self.extend(opened, &others).await? };
+        let mut renewed =
+            if others.is_empty() { Renewed::default() } else { self.extend(opened, &others).await? };
         if let Some(own) = &opened.statements.own {
-            lost.extend(self.lost_reigns(own, owned).await?);
+            renewed.lost.extend(self.lost_reigns(own, owned).await?);
         }
-        Ok(lost)
+        Ok(renewed)
     }
 
-    async fn extend(&self, opened: &Opened, leases: &[Lease]) -> Result<Vec<Lease>, StoreError> {
+    async fn extend(&self, opened: &Opened, leases: &[Lease]) -> Result<Renewed, StoreError> {
         let mut sorted: Vec<&Lease> = leases.iter().collect();
         sorted.sort_unstable_by_key(|lease| sequence_of(lease.row));
         let (statements, document) = (&opened.statements, fence(sorted.into_iter()));
-        // What somebody else has locked was not renewed, and is not lost.
-        let (lost, _) = self.fenced(&statements.held, &statements.extend, document, leases.iter()).await?;
-        Ok(lost.into_iter().cloned().collect())
+        let (lost, busy) = self.fenced(&statements.held, &statements.extend, document, leases.iter()).await?;
+        let is_busy = |lease: &&Lease| busy.contains(&sequence_of(lease.row));
+        Ok(Renewed {
+            lost: lost.into_iter().cloned().collect(),
+            busy: leases.iter().filter(is_busy).cloned().collect(),
+        })
     }
 }
 

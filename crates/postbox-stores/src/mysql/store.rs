@@ -1,15 +1,15 @@
 //! ④ [`MySqlStore`]: what a relay asks of its table, and what is looked at before it starts. `claim.rs` claims rows, `settling.rs` writes what
 //! became of them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Renewed, Settled, Settlement, Store};
 use postbox_core::{Order, StoreError};
 use tokio::sync::{Mutex, OnceCell};
-use uuid::Uuid;
 
 use super::claim::ClaimState;
 use super::clock::Clock;
@@ -51,6 +51,8 @@ pub(super) struct Inner {
     pub(super) seen: Watch,
     /// What an owner has in flight.
     pub(super) window: std::sync::Mutex<Window>,
+    /// Rows that somebody else had locked when they were last to be settled.
+    pub(super) locked: std::sync::Mutex<HashSet<i64>>,
     /// The answer to the last settle of an owner's rows was lost.
     pub(super) unsure: AtomicBool,
 }
@@ -136,7 +138,7 @@ impl Store for MySqlStore {
         self.0.settle(settlements).await
     }
 
-    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Renewed, StoreError> {
         self.0.extend_all(leases).await
     }
 
@@ -144,7 +146,7 @@ impl Store for MySqlStore {
         self.0.letters(request).await
     }
 
-    async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Vec<Uuid>, StoreError> {
+    async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Settled, StoreError> {
         self.0.settle_letters(&letters).await
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::Lease;
+use postbox_core::store::{Lease, Settled};
 use postbox_core::{Code, Layout, StoreError, StoreErrorKind};
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row as _};
@@ -145,19 +145,23 @@ impl Inner {
     pub(super) async fn settle_letters(
         &self,
         mut letters: Vec<(Lease, LetterVerdict)>,
-    ) -> Result<Vec<Uuid>, StoreError> {
+    ) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
-        let Some(Letters { settle: sql, .. }) = &opened.statements.letters else { return Ok(Vec::new()) };
+        let Some(Letters { settle: sql, .. }) = &opened.statements.letters else {
+            return Ok(Settled::default());
+        };
         // The order of locking, the same for everybody (hazard 18).
         letters.sort_unstable_by_key(|(lease, _)| lease.row);
         let ids: Vec<Uuid> = letters.iter().map(|(lease, _)| lease.row).collect();
+        let mut busy = Vec::new();
         let mut link = self.dead.take().await?;
         let found = match write(opened, sql, &letters, &mut link.connection).await {
             Err(error) if is_lock_timeout(&error) => {
-                // Somebody keeps one of them: the others do not wait for it. It is sent again when its lease has run out.
+                // Somebody keeps one of them: the others do not wait for it.
                 self.dead.begin(&mut link.connection).await?;
                 let free = opened.scalar::<Uuid>(&opened.statements.free).bind(&ids);
                 let free = within(OPERATION_LIMIT, free.fetch_all(&mut link.connection)).await?;
+                busy = ids.iter().copied().filter(|id| !free.contains(id)).collect();
                 letters.retain(|(lease, _)| free.contains(&lease.row));
                 let found = write(opened, sql, &letters, &mut link.connection).await?;
                 self.dead.commit(&mut link.connection).await?;
@@ -167,7 +171,8 @@ impl Inner {
             found => found?,
         };
         link.keep().await?;
-        Ok(ids.into_iter().filter(|id| !found.contains(id)).collect())
+        let lost = ids.into_iter().filter(|id| !found.contains(id) && !busy.contains(id)).collect();
+        Ok(Settled { lost, busy })
     }
 
     pub(super) async fn redrive(&self, request: Redrive) -> Result<u64, StoreError> {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use postbox_core::redact::Summary;
-use postbox_core::store::{Lease, Settled, Settlement, Token, Verdict};
+use postbox_core::store::{Lease, Renewed, Settled, Settlement, Token, Verdict};
 use postbox_core::{Layout, StoreError, StoreErrorKind};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -253,10 +253,11 @@ impl Inner {
     }
 
     /// Rows of an owner have no lease of their own: they last as long as the table is its own.
-    pub(super) async fn extend_all(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+    pub(super) async fn extend_all(&self, leases: Vec<Lease>) -> Result<Renewed, StoreError> {
         let opened = self.opened().await?;
         let (owned, mut others): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(is_owned);
-        let mut lost = if others.is_empty() { Vec::new() } else { self.extend(&mut others).await? };
+        let mut renewed =
+            if others.is_empty() { Renewed::default() } else { self.extend(&mut others).await? };
         if let Some(own) = opened.statements.own.as_ref().filter(|_| !owned.is_empty()) {
             // Of one reign, or of two: what ran when the last one ended may still run.
             let mut reigns: Vec<(Token, bool)> = Vec::new();
@@ -269,13 +270,13 @@ impl Inner {
             }
             link.keep().await?;
             let gone = |lease: &Lease| reigns.iter().any(|(token, mine)| !mine && *token == lease.token);
-            lost.extend(owned.into_iter().filter(gone));
+            renewed.lost.extend(owned.into_iter().filter(gone));
         }
-        self.let_go(&lost);
-        Ok(lost)
+        self.let_go(&renewed.lost);
+        Ok(renewed)
     }
 
-    async fn extend(&self, leases: &mut [Lease]) -> Result<Vec<Lease>, StoreError> {
+    async fn extend(&self, leases: &mut [Lease]) -> Result<Renewed, StoreError> {
         let opened = self.opened().await?;
         leases.sort_unstable_by_key(|lease| lease.row);
         let ids: Vec<Uuid> = leases.iter().map(|lease| lease.row).collect();
@@ -294,11 +295,11 @@ impl Inner {
         };
         let renew = fenced(&opened.statements.extend).fetch_all(&mut link.connection);
         let rows = within(OPERATION_LIMIT, renew).await?;
-        let mut lost = without(ids.clone(), &rows)?;
-        if !lost.is_empty() {
+        let (old, mut lost) = (without(ids.clone(), &rows)?, Vec::new());
+        if !old.is_empty() {
             // What somebody has locked was not renewed, and is not lost.
             let held = fenced(&opened.statements.held).fetch_all(&mut link.connection);
-            lost = without(lost, &within(OPERATION_LIMIT, held).await?)?;
+            lost = without(old.clone(), &within(OPERATION_LIMIT, held).await?)?;
         }
         link.keep().await?;
         if opened.layout == Layout::Bare {
@@ -310,7 +311,13 @@ impl Inner {
                 renewed.extend(since.map(|since| ((id, since), at)));
             }
         }
-        Ok(leases.iter().filter(|lease| lost.contains(&lease.row)).cloned().collect())
+        let of = |which: &dyn Fn(&Uuid) -> bool| {
+            leases.iter().filter(|lease| which(&lease.row)).cloned().collect()
+        };
+        Ok(Renewed {
+            lost: of(&|row| lost.contains(row)),
+            busy: of(&|row| old.contains(row) && !lost.contains(row)),
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Renewed, Settled, Settlement, Store};
 use postbox_core::{Code, Layout, Order, StoreError, StoreErrorKind};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::{Query, QueryScalar};
@@ -252,7 +252,7 @@ impl Store for PgStore {
         settled
     }
 
-    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Renewed, StoreError> {
         self.0.extend_all(leases).await
     }
 
@@ -264,7 +264,7 @@ impl Store for PgStore {
         self.0.letters(request).await
     }
 
-    async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Vec<Uuid>, StoreError> {
+    async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Settled, StoreError> {
         self.0.settle_letters(letters).await
     }
 

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use postbox_core::StoreError;
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive};
-use postbox_core::store::{Lease, Standing};
+use postbox_core::store::{Lease, Settled, Standing};
 use sqlx::{AssertSqlSafe, Row as _};
-use uuid::Uuid;
 
 use super::clock::{from_micros, now, span};
 use super::error::{classify, within};
@@ -73,7 +72,7 @@ impl Inner {
             .fetch_all(&mut reader.connection);
         let found = within(OPERATION_LIMIT, found).await?;
         reader.keep();
-        Ok(letters::chosen(&found, request.max_bytes))
+        Ok(letters::chosen(&found, request))
     }
 
     async fn read_letters(
@@ -97,11 +96,12 @@ impl Inner {
     pub(super) async fn settle_letters(
         &self,
         letters: &[(Lease, LetterVerdict)],
-    ) -> Result<Vec<Uuid>, StoreError> {
+    ) -> Result<Settled, StoreError> {
         let opened = self.opened().await?;
         let leases = letters.iter().map(|(lease, _)| lease);
         let lost = self.fenced(&opened.statements.settle_letters, letters::verdicts(letters), leases).await?;
-        Ok(lost.into_iter().map(|lease| lease.row).collect())
+        let lost = lost.into_iter().map(|lease| lease.row).collect();
+        Ok(Settled { lost, ..Settled::default() })
     }
 
     pub(super) async fn redrive(&self, request: &Redrive) -> Result<u64, StoreError> {

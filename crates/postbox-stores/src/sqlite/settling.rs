@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use postbox_core::store::{Lease, Settled, Settlement, Verdict};
+use postbox_core::store::{Lease, Renewed, Settled, Settlement, Verdict};
 use postbox_core::{Order, StoreError};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, SqliteConnection};
@@ -100,10 +100,10 @@ impl Inner {
         Ok(lost)
     }
 
-    pub(super) async fn extend(&self, leases: &[Lease]) -> Result<Vec<Lease>, StoreError> {
+    pub(super) async fn extend(&self, leases: &[Lease]) -> Result<Renewed, StoreError> {
         let opened = self.opened().await?;
         let lost = self.fenced(&opened.statements.extend, fence(leases.iter()), leases.iter()).await?;
-        Ok(lost.into_iter().cloned().collect())
+        Ok(Renewed { lost: lost.into_iter().cloned().collect(), ..Renewed::default() })
     }
 }
 

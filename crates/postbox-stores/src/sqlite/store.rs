@@ -7,11 +7,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use postbox_core::letter::{Letter, LetterRequest, LetterVerdict, Redrive, Requirements};
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement, Store};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Renewed, Settled, Settlement, Store};
 use postbox_core::{Order, StoreError};
 use tokio::sync::{Mutex, Notify, OnceCell};
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::claim::{ClaimState, data_version};
 use super::history;
@@ -129,7 +128,7 @@ impl Store for SqliteStore {
         self.0.settle(settlements).await
     }
 
-    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Renewed, StoreError> {
         self.0.extend(&leases).await
     }
 
@@ -137,7 +136,7 @@ impl Store for SqliteStore {
         self.0.letters(request).await
     }
 
-    async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Vec<Uuid>, StoreError> {
+    async fn settle_letters(&self, letters: Vec<(Lease, LetterVerdict)>) -> Result<Settled, StoreError> {
         self.0.settle_letters(&letters).await
     }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use postbox_core::letter::LetterRequest;
+use postbox_core::letter::{LetterRequest, LetterVerdict, Redrive};
 use postbox_core::redact::Summary;
-use postbox_core::store::{ClaimMode, Lease, Verdict};
+use postbox_core::store::{ClaimMode, Lease, Renewed, Settled, Settlement, Verdict};
 use postbox_core::{EventId, Store as _};
 use postbox_testkit::suite::owner::OwnerSubject as _;
 use postbox_testkit::suite::{
@@ -110,6 +110,78 @@ async fn a_locked_letter_hides_no_other() {
     assert_eq!(found.collect::<Vec<_>>(), [Some(ids[1])]);
 }
 
+/// Nor any others when it is to be known what became of it: somebody looks at dead rows, and keeps one of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_locked_letter_is_settled_when_it_is_free() {
+    let table = Table::new(Shape::Leasing).await;
+    let ids = enqueue(&table, events(3)).await;
+    table.db.sql("UPDATE org_outbox SET dead_at = created_at");
+    let store = table.store(false);
+    let ask = LetterRequest { limit: 10, max_bytes: 1 << 20, lock_ttl: Duration::from_mins(1) };
+    let letters = store.letters(ask).await.unwrap();
+    let sent =
+        || letters.iter().map(|letter| (letter.lease.clone(), LetterVerdict::Sent)).collect::<Vec<_>>();
+    let tx = lock(&table, ids[1]).await;
+    let busy = vec![letters[1].lease.row];
+    assert_eq!(store.settle_letters(sent()).await.unwrap(), Settled { busy, ..Settled::default() });
+    assert_eq!(table.count("dlq_at IS NOT NULL").await, 2);
+    tx.rollback().await.unwrap();
+    let kept = sent().split_off(1)[..1].to_vec();
+    assert_eq!(store.settle_letters(kept).await.unwrap(), Settled::default());
+    assert_eq!(table.count("dlq_at IS NOT NULL").await, 3);
+}
+
+/// One that was locked when a letter was to be probed with is passed by, though one is all that was asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_next_letter_is_the_probe_where_the_first_is_locked() {
+    let table = Table::new(Shape::Leasing).await;
+    let ids = enqueue(&table, events(3)).await;
+    table.db.sql("UPDATE org_outbox SET dead_at = created_at");
+    let store = table.store(false);
+    let tx = lock(&table, ids[0]).await;
+    let ask = LetterRequest { limit: 1, max_bytes: 1 << 20, lock_ttl: Duration::from_mins(1) };
+    let letters = store.letters(ask).await.unwrap();
+    tx.rollback().await.unwrap();
+    let found = letters.iter().map(|letter| letter.delivery.as_ref().map(|delivery| delivery.meta.event_id));
+    assert_eq!(found.collect::<Vec<_>>(), [Some(ids[1])]);
+}
+
+/// Dead events that are tried again by themselves, but for one that somebody has locked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_locked_dead_row_keeps_no_others_from_being_tried_again() {
+    let table = Table::new(Shape::Leasing).await;
+    let ids = enqueue(&table, events(3)).await;
+    table.db.sql("UPDATE org_outbox SET dead_at = created_at");
+    let store = table.store(false);
+    let again =
+        || Redrive { after: Duration::ZERO, most: 3, lock_ttl: Duration::from_mins(1), who: "tester".into() };
+    let tx = lock(&table, ids[1]).await;
+    assert_eq!(store.redrive(again()).await.unwrap(), 2);
+    tx.rollback().await.unwrap();
+    assert_eq!(store.redrive(again()).await.unwrap(), 1);
+}
+
+/// What is settled with it is written all the same, also while it is known that somebody has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_locked_row_is_settled_when_it_is_free() {
+    let table = Table::new(Shape::Leasing).await;
+    let ids = enqueue(&table, events(3)).await;
+    let store = table.store(false);
+    let rows = claim(&store, 10).await.rows;
+    let settlements: Vec<Settlement> =
+        rows.iter().map(|row| Settlement::new(row.lease.clone(), Verdict::Delivered)).collect();
+    let tx = lock(&table, ids[0]).await;
+    let busy = || Settled { busy: vec![rows[0].lease.row], ..Settled::default() };
+    assert_eq!(store.settle(&settlements[..2]).await.unwrap(), busy(), "after a wait");
+    let again = [settlements[0].clone(), settlements[2].clone()];
+    assert_eq!(store.settle(&again).await.unwrap(), busy());
+    assert_eq!(table.count("published_at IS NOT NULL").await, 2);
+    assert_eq!(store.settle(&settlements[..1]).await.unwrap(), busy(), "also by itself");
+    tx.rollback().await.unwrap();
+    assert_eq!(store.settle(&settlements[..1]).await.unwrap(), Settled::default());
+    assert_eq!(table.count("published_at IS NOT NULL").await, 3);
+}
+
 /// Leases are renewed by one statement.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_locked_row_keeps_no_lease_from_being_renewed() {
@@ -122,9 +194,10 @@ async fn a_locked_row_keeps_no_lease_from_being_renewed() {
     }
     let leases: Vec<Lease> = rows.into_iter().map(|row| row.lease).collect();
     let tx = lock(&table, ids[0]).await;
-    assert_eq!(store.extend(leases.clone()).await.unwrap(), [], "none is lost");
+    let renewed = Renewed { busy: vec![leases[0].clone()], ..Renewed::default() };
+    assert_eq!(store.extend(leases.clone()).await.unwrap(), renewed, "none is lost");
     assert_eq!(table.count(RENEWED).await, 2, "the others");
     tx.rollback().await.unwrap();
-    assert_eq!(store.extend(leases).await.unwrap(), []);
+    assert_eq!(store.extend(leases).await.unwrap(), Renewed::default());
     assert_eq!(table.count(RENEWED).await, 3);
 }

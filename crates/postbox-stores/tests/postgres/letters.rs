@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use postbox_core::letter::{LetterRequest, LetterVerdict, Requirements};
+use postbox_core::store::Settled;
 use postbox_core::{Code, Relay, Settings, Store as _};
 use postbox_stores::postgres::migrate;
 use postbox_testkit::eventually;
@@ -44,7 +45,7 @@ async fn looking_for_letters_is_cheap_however_many_have_gone() {
     let letters = store.letters(ask()).await.unwrap();
     assert_eq!(letters.len(), 3);
     let sent = letters.into_iter().map(|letter| (letter.lease, LetterVerdict::Sent)).collect();
-    assert!(store.settle_letters(sent).await.unwrap().is_empty());
+    assert_eq!(store.settle_letters(sent).await.unwrap(), Settled::default());
     assert!(store.letters(ask()).await.unwrap().is_empty());
     // Sessions tell of what they have read when they end.
     store.close().await;
@@ -81,7 +82,7 @@ async fn a_dead_row_that_cannot_be_shown_holds_up_no_letter() {
     assert_eq!(letters.arrived().len(), 1);
 }
 
-/// What somebody has locked is sent again when it is free and its lease has run out. The others are settled.
+/// What somebody has locked is settled when it is free, and the others at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dead_row_that_somebody_has_locked_holds_up_no_letter() {
     let table = Table::new(Shape::Migrated).await;
@@ -92,14 +93,21 @@ async fn a_dead_row_that_somebody_has_locked_holds_up_no_letter() {
     let store = table.store(false);
     let letters = store.letters(ask()).await.unwrap();
     assert_eq!(letters.len(), 3);
-    let kept = letters[1].lease.row;
+    let kept = letters[1].lease.clone();
     let mut outsider = table.owner.begin().await.unwrap();
-    let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE id = $1 FOR UPDATE").bind(kept);
+    let lock = sqlx::query("SELECT 1 FROM org_outbox WHERE id = $1 FOR UPDATE").bind(kept.row);
     lock.execute(&mut *outsider).await.unwrap();
     let sent = letters.into_iter().map(|letter| (letter.lease, LetterVerdict::Sent)).collect();
-    assert_eq!(store.settle_letters(sent).await.unwrap(), [kept]);
-    assert_eq!(table.db.psql("SELECT count(*) FROM org_outbox WHERE dlq_at IS NOT NULL"), "2");
+    let count = || table.db.psql("SELECT count(*) FROM org_outbox WHERE dlq_at IS NOT NULL");
+    assert_eq!(
+        store.settle_letters(sent).await.unwrap(),
+        Settled { busy: vec![kept.row], ..Settled::default() }
+    );
+    assert_eq!(count(), "2");
     outsider.rollback().await.unwrap();
+    let sent = vec![(kept, LetterVerdict::Sent)];
+    assert_eq!(store.settle_letters(sent).await.unwrap(), Settled::default());
+    assert_eq!(count(), "3");
     store.close().await;
 }
 

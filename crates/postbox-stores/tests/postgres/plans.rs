@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use postbox_core::letter::{LetterRequest, LetterVerdict};
 use postbox_core::redact::Summary;
-use postbox_core::store::{OnDead, Order, Settlement, Verdict};
+use postbox_core::store::{OnDead, Order, Settled, Settlement, Verdict};
 use postbox_core::{History, Store as _};
 use postbox_stores::postgres::{PgStore, Strategy};
 use postbox_testkit::eventually;
@@ -54,7 +54,7 @@ async fn bury_letters(store: &PgStore) {
     let ask = LetterRequest { limit: BATCH, max_bytes: 1 << 20, lock_ttl: Duration::from_mins(1) };
     let letters = store.letters(ask).await.unwrap();
     let sent = letters.into_iter().map(|letter| (letter.lease, LetterVerdict::Sent)).collect();
-    assert!(store.settle_letters(sent).await.unwrap().is_empty());
+    assert_eq!(store.settle_letters(sent).await.unwrap(), Settled::default());
 }
 
 async fn plans_of_an_empty_table_serve_a_full_one(table: Table, store: PgStore) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use postbox_core::cleaner::Cleaner;
-use postbox_core::store::{Claim, ClaimRequest, Lease, Settled, Settlement};
+use postbox_core::store::{Claim, ClaimRequest, Lease, Renewed, Settled, Settlement};
 use postbox_core::{Backoff, DeadFilter, DeadLetters as _, RelayHandle, Settings, Store, StoreError};
 use postbox_stores::postgres::PgStore;
 use postbox_testkit::eventually;
@@ -34,7 +34,7 @@ impl Store for Counting {
     async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
         self.0.settle(settlements).await
     }
-    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Renewed, StoreError> {
         self.1.fetch_add(1, Ordering::SeqCst);
         self.0.extend(leases).await
     }

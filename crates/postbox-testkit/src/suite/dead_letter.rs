@@ -118,13 +118,13 @@ pub async fn a_replay_takes_a_letter_out_of_flight<S: Subject>(subject: &S) {
     };
     assert!(subject.admin().replay(ids[0], "tester").await.unwrap());
     let verdicts = || letters.iter().map(|letter| (letter.lease.clone(), LetterVerdict::Sent)).collect();
-    assert_eq!(store.settle_letters(verdicts()).await.unwrap(), [place(ids[0]).lease.row]);
+    assert_eq!(store.settle_letters(verdicts()).await.unwrap().lost, [place(ids[0]).lease.row]);
     assert!(!sent(subject, ids[0]).await && sent(subject, ids[1]).await);
     let row = state(subject, ids[0]).await;
     assert!(!row.dead && !row.locked && row.due, "{row:?}");
     // It dies again: what was under way then is still not this death's letter, which goes there again.
     run(subject, &Scripted::new(|_| Act::Reject), 1).await;
-    assert_eq!(store.settle_letters(verdicts()).await.unwrap().len(), 2);
+    assert_eq!(store.settle_letters(verdicts()).await.unwrap().lost.len(), 2);
     assert!(state(subject, ids[0]).await.dead && !sent(subject, ids[0]).await);
     assert_eq!(store.letters(ask(10)).await.unwrap().len(), 1);
     store.close().await;
@@ -149,7 +149,7 @@ pub async fn a_letter_that_may_kill_is_sent_alone_and_seldom<S: Subject>(subject
     assert_eq!(again.len(), 1, "alone");
     assert_eq!(again[0].delivery.as_ref().unwrap().meta.event_id, poison);
     let stale = vec![(first[0].lease.clone(), LetterVerdict::Sent)];
-    assert_eq!(store.settle_letters(stale).await.unwrap(), [first[0].lease.row], "another has it");
+    assert_eq!(store.settle_letters(stale).await.unwrap().lost, [first[0].lease.row], "another has it");
     // The relay has died of it: the others go on, it does not.
     subject.expire_lease(poison).await;
     let rest = store.letters(ask.clone()).await.unwrap();

@@ -136,8 +136,8 @@ pub async fn of_two_reigns_only_the_rows_of_the_first_are_lost<S: OwnerSubject>(
     let [old, new] = [&old, &new].map(|claim| claim.rows[0].lease.clone());
     assert_ne!(old.token, new.token);
     for leases in [[&old, &new], [&new, &old]] {
-        let lost = one.extend(leases.map(Clone::clone).to_vec()).await.unwrap();
-        assert_eq!(lost.iter().map(|lease| lease.row).collect::<Vec<_>>(), [old.row]);
+        let renewed = one.extend(leases.map(Clone::clone).to_vec()).await.unwrap();
+        assert_eq!(renewed.lost.iter().map(|lease| lease.row).collect::<Vec<_>>(), [old.row]);
     }
 }
 
@@ -151,7 +151,7 @@ pub async fn hazard_1_an_owner_that_was_taken_over_settles_nothing<S: OwnerSubje
     let next = claim_in_turn(&new, 10).await;
     assert!(next.rows.is_empty() && next.suspects, "they wait to be tried alone: {next:?}");
     assert_eq!(subject.count("attempts = 1 AND locked_by = 'left behind'").await, 2, "and are charged");
-    assert_eq!(old.extend(vec![claimed.rows[0].lease.clone()]).await.unwrap().len(), 1, "it is lost");
+    assert_eq!(old.extend(vec![claimed.rows[0].lease.clone()]).await.unwrap().lost.len(), 1, "it is lost");
     for again in [false, true] {
         if again {
             // As rows are after a replay: only the owner's row tells that this is not the attempt which the old one made.

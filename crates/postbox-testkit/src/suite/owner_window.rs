@@ -159,7 +159,7 @@ pub async fn hazard_25_a_repeated_settle_does_not_undo_a_replay<S: OwnerSubject>
         let id = enqueue(subject, events(1)).await[0];
         let claimed = claim_in_turn(&store, 1).await;
         // The connection is there: what is said to a new one may be the same.
-        assert!(store.extend(vec![claimed.rows[0].lease.clone()]).await.unwrap().is_empty());
+        assert!(store.extend(vec![claimed.rows[0].lease.clone()]).await.unwrap().lost.is_empty());
         let mut cut = proxy.cut_replies_after_requests_containing(subject.words_of_settle(&claimed));
         store.settle(&settle_all(&claimed, &verdict)).await.unwrap_err();
         cut.fired().await;

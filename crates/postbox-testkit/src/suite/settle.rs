@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postbox_core::redact::Summary;
-use postbox_core::store::{ClaimMode, Claimed, Failure, Settlement, Verdict};
+use postbox_core::store::{ClaimMode, Claimed, Failure, Renewed, Settlement, Verdict};
 use postbox_core::{EventId, Store};
 
 use super::{Subject, claim, enqueue, events, request, state};
@@ -108,13 +108,13 @@ pub async fn a_renewed_lease_lasts_and_a_lost_one_is_reported<S: Subject>(subjec
     let store = subject.store(false);
     let rows = claim(&store, 10).await.rows;
     let leases: Vec<_> = rows.iter().map(|row| row.lease.clone()).collect();
-    assert_eq!(store.extend(leases.clone()).await.unwrap(), []);
+    assert_eq!(store.extend(leases.clone()).await.unwrap(), Renewed::default());
     let settled = store.settle(&[settlement(&rows[0], Verdict::Delivered)]).await.unwrap();
     assert!(settled.lost.is_empty(), "the fence is the claim's, whatever was renewed");
     subject.expire_lease(ids[1]).await;
     let other = subject.store(false);
     assert_eq!(other.claim(request(ClaimMode::Suspect, 1)).await.unwrap().rows.len(), 1);
-    let lost = store.extend(leases).await.unwrap();
+    let lost = store.extend(leases).await.unwrap().lost;
     assert_eq!(lost.len(), 2, "one is settled, the other taken");
 }
 

@@ -10,8 +10,8 @@ use crate::hot::HotPath;
 use crate::record::Record;
 use crate::relay::{Backoff, Relay, Settings};
 use crate::store::{
-    Claim, ClaimMode, ClaimRequest, Claimed, Lease, OnDead, Order, Settled, Settlement, Standing, Store,
-    StoreError, Verdict,
+    Claim, ClaimMode, ClaimRequest, Claimed, Lease, OnDead, Order, Renewed, Settled, Settlement, Standing,
+    Store, StoreError, Verdict,
 };
 use crate::testing::{MemoryOutbox, delivery};
 use crate::until::until;
@@ -196,9 +196,10 @@ impl Store for Losing {
         self.settles.lock().unwrap().push(settlements.len());
         Ok(Settled::default())
     }
-    async fn extend(&self, leases: Vec<Lease>) -> Result<Vec<Lease>, StoreError> {
+    async fn extend(&self, leases: Vec<Lease>) -> Result<Renewed, StoreError> {
         let lost = self.lost.lock().unwrap();
-        Ok(leases.into_iter().filter(|lease| lost.contains(lease)).collect())
+        let lost = leases.into_iter().filter(|lease| lost.contains(lease)).collect();
+        Ok(Renewed { lost, ..Renewed::default() })
     }
     async fn wait(&self, at_most: Duration) {
         tokio::time::sleep(at_most).await;

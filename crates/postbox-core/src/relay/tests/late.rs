@@ -14,11 +14,11 @@ use crate::redact::Summary;
 use crate::relay::Relay;
 use crate::relay::claim::Asked;
 use crate::relay::engine::Engine;
-use crate::relay::lease::Stage;
+use crate::relay::lease::{Stage, key};
 use crate::relay::settle::{Outcome, Outcomes};
 use crate::store::{
-    Claim, ClaimMode, Claimed, Lease, OnDead, Order, Settled, Standing, Store, StoreError, StoreErrorKind,
-    Verdict,
+    Claim, ClaimMode, Claimed, Lease, OnDead, Order, Renewed, Settled, Standing, Store, StoreError,
+    StoreErrorKind, Verdict,
 };
 use crate::testing::FailingDispatcher;
 use crate::topic::Topic;
@@ -104,9 +104,7 @@ async fn a_strand_goes_on_behind_one_that_came_again() {
     engine.claimed(now, &WAITING, Ok(again(&claim)));
     engine.settled(before, &Settled::default());
     assert_eq!(engine.lanes[0].drain_cold().len(), 1, "it is tried again");
-    let mut arrived = Outcome::release(first, None);
-    arrived.settlement.verdict = Verdict::Delivered;
-    engine.finish(arrived);
+    engine.finish(arrived(first));
     let next = engine.lanes[0].drain_cold();
     assert_eq!(next.iter().map(|item| item.lease.row).collect::<Vec<_>>(), [second.row]);
 }
@@ -177,6 +175,65 @@ async fn hot_events_that_would_go_back_leave_suspects_their_turn() {
         assert_eq!(engine.nothing_at_work(), suspects);
     }
     assert!(!engine.outcomes.is_empty(), "it goes back now");
+}
+
+fn arrived(lease: Lease) -> Outcome {
+    let mut outcome = Outcome::release(lease, None);
+    outcome.settlement.verdict = Verdict::Delivered;
+    outcome
+}
+
+/// Somebody has locked the row of an event that was sent: that it arrived cannot be written down for as long as he likes. Whatever has to
+/// be alone, and all others behind it, need not wait for him.
+#[tokio::test(start_paused = true)]
+async fn a_row_that_somebody_has_locked_leaves_suspects_their_turn() {
+    let mut engine = engine();
+    let now = Instant::now();
+    let claim = Claim { suspects: true, ..active(1) };
+    let lease = claim.rows[0].lease.clone();
+    engine.claimed(now, &WAITING, Ok(claim));
+    assert_eq!(engine.lanes[0].drain_cold().len(), 1);
+    engine.finish(arrived(lease.clone()));
+    engine.next_beat = now + Duration::from_secs(1);
+    assert_eq!(engine.what_to_claim(now), None, "it is to be written down first");
+    for _ in 0..2 {
+        let batch = taken(&mut engine);
+        engine.settled(batch, &Settled { busy: vec![lease.row], ..Settled::default() });
+        assert_eq!(engine.what_to_claim(now), Some(Asked::Rows(ClaimMode::Suspect)));
+    }
+    let batch = taken(&mut engine);
+    assert_eq!(
+        engine.what_to_claim(now),
+        Some(Asked::Rows(ClaimMode::Suspect)),
+        "also while it is tried again"
+    );
+    engine.settled(batch, &Settled::default());
+    assert_eq!((engine.held.len(), engine.report.delivered), (0, 1));
+}
+
+/// What is not renewed is not ours for longer: somebody else may send it, as soon as it is free.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_renewed_ends_when_it_would_have() {
+    let mut engine = engine();
+    let (ttl, timeout) = (engine.settings.lock_ttl, engine.settings.dispatch_timeout);
+    let claim = active(2);
+    let [locked, other] = [0, 1].map(|n| claim.rows[n].lease.clone());
+    let began = Instant::now();
+    engine.claimed(began, &WAITING, Ok(claim));
+    let renew = |engine: &mut Engine<_>| {
+        let renewed = Renewed { busy: vec![locked.clone()], ..Renewed::default() };
+        engine.extended(&[locked.clone(), other.clone()], Ok(renewed));
+    };
+    tokio::time::advance(ttl / 3).await;
+    renew(&mut engine);
+    let until = |lease: &Lease| engine.held[&key(lease)].lease_until;
+    assert_eq!((until(&locked), until(&other) > began + ttl), (began + ttl, true));
+    assert!(engine.extend_pause < Instant::now() + ttl / 3, "it is tried again soon");
+    tokio::time::advance(ttl - ttl / 3 - timeout + Duration::from_secs(1)).await;
+    renew(&mut engine);
+    let left: Vec<_> = engine.lanes[0].drain_cold().into_iter().map(|item| item.lease).collect();
+    assert_eq!(left, [other], "too little is left to send it");
+    assert_eq!(engine.held.len(), 1);
 }
 
 /// One sink of two takes its time. What waits behind its event is as large as all that may be in flight, and leaves nothing for others.
