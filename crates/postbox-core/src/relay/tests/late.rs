@@ -229,7 +229,8 @@ async fn a_lease_that_cannot_be_renewed_ends_when_it_would_have() {
     let until = |lease: &Lease| engine.held[&key(lease)].lease_until;
     assert_eq!((until(&locked), until(&other) > began + ttl), (began + ttl, true));
     assert!(engine.extend_pause < Instant::now() + ttl / 3, "it is tried again soon");
-    tokio::time::advance(ttl - ttl / 3 - timeout + Duration::from_secs(1)).await;
+    let rest = (ttl * 2 / 3).saturating_sub(timeout);
+    tokio::time::advance(rest + Duration::from_secs(1)).await;
     renew(&mut engine);
     let left: Vec<_> = engine.lanes[0].drain_cold().into_iter().map(|item| item.lease).collect();
     assert_eq!(left, [other], "too little is left to send it");
