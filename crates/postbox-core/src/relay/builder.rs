@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Relay;
-use super::dead_letter::AfterDeath;
+use super::after_death::AfterDeath;
 use super::engine::{Engine, Refused};
 use super::error::RelayError;
 use super::lane::Lane;

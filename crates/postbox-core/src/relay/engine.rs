@@ -10,8 +10,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::RunReport;
+use super::after_death::AfterDeath;
 use super::claim::{Answer, Detour};
-use super::dead_letter::AfterDeath;
 use super::health::{Failing, RelayHealth};
 use super::lane::Lane;
 use super::lease::{Held, HeldKey, Renewal};

@@ -4,6 +4,7 @@
 //! `dispatch.rs` sends them, a `unit.rs` at a time, `settle.rs` writes what became of them. The other files hold one idea each.
 
 mod accept;
+mod after_death;
 mod backoff;
 mod builder;
 mod circuit;
