@@ -40,6 +40,7 @@ pub mod pulsar;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod shown;
 pub mod stdout;
 #[cfg(any(feature = "http", feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod tls;
