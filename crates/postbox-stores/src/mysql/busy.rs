@@ -12,7 +12,7 @@ use super::clause::{bind_list, with_list};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken, say};
 use super::store::Inner;
-use crate::sequenced::sequence_of;
+use crate::sequenced::{key_of, sequence_of};
 
 /// So many rows are looked for by one statement.
 const PART: usize = 1024;
@@ -25,14 +25,16 @@ impl Inner {
             let rows = settlements.iter().map(|one| sequence_of(one.lease.row));
             if locked.is_empty() { Vec::new() } else { rows.filter(|row| locked.contains(row)).collect() }
         };
-        if rows.is_empty() { Ok(HashSet::new()) } else { self.busy(rows).await }
+        if rows.is_empty() { Ok(HashSet::new()) } else { self.locked_of(rows).await }
     }
 
     /// Of these rows so many could not be settled.
     pub(super) fn note_busy(&self, settlements: &[Settlement], busy: &[Uuid]) {
         let mut locked = self.locked();
         if !locked.is_empty() {
-            settlements.iter().for_each(|one| _ = locked.remove(&sequence_of(one.lease.row)));
+            for one in settlements {
+                locked.remove(&sequence_of(one.lease.row));
+            }
         }
         locked.extend(busy.iter().copied().map(sequence_of));
     }
@@ -42,7 +44,16 @@ impl Inner {
     }
 
     /// Which of these rows somebody has locked at the moment. For after a lock was waited for in vain.
-    pub(super) async fn busy(&self, mut sequences: Vec<i64>) -> Result<HashSet<i64>, StoreError> {
+    pub(super) async fn busy(&self, sequences: Vec<i64>) -> Result<HashSet<i64>, StoreError> {
+        let busy = self.locked_of(sequences).await?;
+        if !busy.is_empty() {
+            let message = "somebody has locked rows that are to be settled or renewed";
+            tracing::warn!(table = &*self.label, rows = busy.len(), message);
+        }
+        Ok(busy)
+    }
+
+    async fn locked_of(&self, mut sequences: Vec<i64>) -> Result<HashSet<i64>, StoreError> {
         let statements = &self.opened().await?.statements;
         sequences.sort_unstable();
         let mut link = self.settles.take().await?;
@@ -57,12 +68,13 @@ impl Inner {
         }
         say(&mut link.connection, "ROLLBACK").await?;
         link.keep();
-        if !busy.is_empty() {
-            let message = "somebody has locked rows that are to be settled or renewed";
-            tracing::warn!(table = &*self.label, rows = busy.len(), message);
-        }
         Ok(busy)
     }
+}
+
+/// The rows' keys.
+pub(super) fn keys_of(sequences: &HashSet<i64>) -> Vec<Uuid> {
+    sequences.iter().copied().map(key_of).collect()
 }
 
 /// The sequences that a statement finds of these.

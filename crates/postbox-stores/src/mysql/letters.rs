@@ -9,11 +9,11 @@ use sqlx::{AssertSqlSafe, Row as _};
 use time::OffsetDateTime;
 
 use super::busy::found;
+use super::busy::keys_of;
 use super::clause::{bind_list, with_list};
 use super::clock::{at, micros, span};
 use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken, Tries};
-use super::settling::keys_of;
 use super::store::{Inner, Opened};
 use crate::cursor::START;
 use crate::letters::{self, PAGE, SUSPECT_WAIT};

@@ -52,6 +52,7 @@ mod dead;
 mod diagnose;
 mod embed;
 mod error;
+mod gone;
 mod history;
 mod idempotency;
 pub(crate) mod inbox;

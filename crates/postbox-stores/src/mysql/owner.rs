@@ -14,12 +14,12 @@ use postbox_core::{StoreError, StoreErrorKind};
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
+use super::busy::keys_of;
 use super::clause::{bind_list, with_list};
 use super::clock::at;
 use super::error::{classify, is_lock_wait, within};
 use super::history;
 use super::link::{OPERATION_LIMIT, Taken, Tries, say};
-use super::settling::keys_of;
 use super::statements::CONTENT;
 use super::store::Inner;
 use super::window::Window;

@@ -4,8 +4,8 @@
 use postbox_core::OnDead;
 use postbox_core::store::Tenants;
 
+use super::gone::Gone;
 use super::owner::Own;
-use super::settling::Gone;
 use super::tenants::{self, ByTenant};
 use crate::history::Sent;
 use crate::table::Template;
