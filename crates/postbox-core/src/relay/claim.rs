@@ -131,9 +131,7 @@ impl<S: Store> Engine<S> {
         let room_for_a_batch = self.room() >= self.settings.batch_size.min(self.lane_capacity());
         let too_soon = now < self.detour.not_before && self.lanes.iter().any(|lane| self.full(lane));
         let claims = room_for_a_batch && !too_soon && self.lanes.iter().any(|lane| !self.blocked(lane));
-        if !claims || self.bytes_behind_others() * 2 > self.settings.max_in_flight_bytes {
-            self.make_room(now);
-        }
+        self.make_room(claims, now);
         if claims { Some(Asked::Rows(ClaimMode::Waiting)) } else { beat }
     }
 

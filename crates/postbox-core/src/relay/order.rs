@@ -275,12 +275,15 @@ impl<S: Store> Engine<S> {
         self.give_back_those(back);
     }
 
-    /// There is no room for a claim, or not for much. Events behind one that takes long shall not keep other aggregates out (P5).
-    pub(super) fn make_room(&mut self, now: Instant) {
-        let many = self.strands.waiting * 2 > self.held.len() - self.held_hot;
-        let large = self.bytes_behind_others() * 2 > self.settings.max_in_flight_bytes;
-        if (many || large) && now.duration_since(self.strands.looked) > LOOK {
-            self.strands.looked = now;
+    /// Events behind one that takes long shall not keep other aggregates out (P5): neither many, when there is no room for a claim, nor
+    /// large ones, when there would be. It is seldom looked for, since each strand is looked at.
+    pub(super) fn make_room(&mut self, claims: bool, now: Instant) {
+        if self.strands.waiting == 0 || now.duration_since(self.strands.looked) <= LOOK {
+            return;
+        }
+        self.strands.looked = now;
+        let many = !claims && self.strands.waiting * 2 > self.held.len() - self.held_hot;
+        if many || self.bytes_behind_others() * 2 > self.settings.max_in_flight_bytes {
             self.release_waiting_if(|strand, waiting| waiting > 0 && now.duration_since(strand.since) > SLOW);
         }
     }
