@@ -110,11 +110,16 @@ impl<S: Store> AfterDeath<S> {
                     }
                 }
             }
-            let stopped = tokio::time::timeout(rest, stop.wait_for(|stop| *stop)).await;
-            if stopped.is_ok() {
-                return;
+            let stopped = tokio::time::timeout(rest, stop.wait_for(|stop| *stop)).await.is_ok();
+            if stopped {
+                return self.settle_last().await;
             }
         }
+    }
+
+    /// The last try to write down what arrived while its row was locked: the next relay would send it again.
+    pub(super) async fn settle_last(&mut self) {
+        self.settle(Vec::new()).await;
     }
 
     async fn look(

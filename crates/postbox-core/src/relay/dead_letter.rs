@@ -189,15 +189,16 @@ impl<S: Store> AfterDeath<S> {
     /// Writes down what became of letters, however long the database is gone; answers how many arrived. Those whose rows somebody has
     /// locked hold up no others: they come along with the next. What cannot be written before the relay ends is sent again when its
     /// lease has run out.
-    async fn settle(&mut self, mut verdicts: Vec<(Lease, LetterVerdict)>) -> usize {
-        verdicts.append(&mut self.unsettled);
-        if verdicts.is_empty() {
+    pub(super) async fn settle(&mut self, mut verdicts: Vec<(Lease, LetterVerdict)>) -> usize {
+        // Kept there while they are written: whoever drops this, or panics in it, must not forget what arrived.
+        self.unsettled.append(&mut verdicts);
+        if self.unsettled.is_empty() {
             return 0;
         }
         let mut wait = Duration::from_millis(20);
         loop {
             failpoint::hit("letters.settle", self.store.table()).await;
-            match self.store.settle_letters(verdicts.clone()).await {
+            match self.store.settle_letters(self.unsettled.clone()).await {
                 Ok(Settled { lost, busy }) => {
                     if !lost.is_empty() {
                         self.telemetry.lease_lost(lost.len());
@@ -208,10 +209,10 @@ impl<S: Store> AfterDeath<S> {
                             "dead events were replayed or discarded meanwhile"
                         );
                     }
-                    verdicts.retain(|(lease, _)| !lost.contains(&lease.row));
-                    let is_busy = |(lease, _): &mut (Lease, _)| busy.contains(&lease.row);
-                    self.unsettled = verdicts.extract_if(.., is_busy).collect();
-                    return verdicts.iter().filter(|(_, verdict)| *verdict == LetterVerdict::Sent).count();
+                    self.unsettled.retain(|(lease, _)| !lost.contains(&lease.row));
+                    let is_written = |(lease, _): &mut (Lease, _)| !busy.contains(&lease.row);
+                    let written = self.unsettled.extract_if(.., is_written);
+                    return written.filter(|(_, verdict)| *verdict == LetterVerdict::Sent).count();
                 }
                 Err(error) => {
                     tracing::error!(table = self.store.table(), %error, "dead letters cannot be settled, trying again");

@@ -123,7 +123,7 @@ impl<S: Store> Relay<S> {
     /// `drain_timeout`; the rest goes back.
     ///
     /// # Cancel safety
-    /// Dropped, the relay is closed all the same; another one takes over as after a crash.
+    /// Dropped half-way, no other run begins. Call it again, or drop the relay, whose place another one takes then as after a crash.
     pub async fn close(&mut self) {
         self.closed = true;
         if self.engine.is_at_work() {

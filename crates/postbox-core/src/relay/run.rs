@@ -74,6 +74,9 @@ impl<S: Store> Engine<S> {
     }
 
     pub(super) async fn close(&mut self) {
+        if let Some(work) = &mut self.after_death {
+            let _ = tokio::time::timeout(CLOSE_LIMIT, work.settle_last()).await;
+        }
         // A database that is silent notices by itself that this relay is gone.
         let _ = tokio::time::timeout(CLOSE_LIMIT, self.store.close()).await;
         self.telemetry.leader(false);
@@ -180,14 +183,12 @@ impl<S: Store> Engine<S> {
 /// Waits for a task, if there is one. Cancel safe: the task goes on and stays in its place until it is over.
 async fn finished<T>(task: &mut Option<JoinHandle<T>>) -> T {
     match task {
-        Some(handle) => match handle.await {
-            Ok(value) => {
-                *task = None;
-                value
-            }
+        Some(handle) => {
+            let ended = handle.await;
+            *task = None;
             // A store that panics is a bug; its caller must not go on as if the answer were known.
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        },
+            ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+        }
         None => std::future::pending().await,
     }
 }

@@ -11,13 +11,33 @@ use crate::store::{Claim, ClaimRequest, Claimed, Lease, Renewed, Settled, Settle
 use crate::testing::FailingDispatcher;
 use crate::until::until;
 
-/// No events; panics at the first look at dead ones, and counts them.
+/// No events, and what is dead is in the hands of a test. Counts its looks at dead events, and their settles.
 #[derive(Clone, Default)]
-struct Panics(Arc<AtomicUsize>);
+struct Dead {
+    /// The first look panics; then nothing is dead. Else one event is dead, and somebody has locked its row when it is first settled.
+    panics: bool,
+    looks: Arc<AtomicUsize>,
+    settles: Arc<AtomicUsize>,
+}
 
-impl Store for Panics {
+impl Dead {
+    fn looks(&self) -> usize {
+        self.looks.load(Ordering::SeqCst)
+    }
+
+    fn settles(&self) -> usize {
+        self.settles.load(Ordering::SeqCst)
+    }
+
+    fn relay(&self) -> Relay<Self> {
+        let sink = FailingDispatcher::times(0);
+        Relay::builder(self.clone()).dispatcher(sink.clone()).dead_letters("dead", sink).build().unwrap()
+    }
+}
+
+impl Store for Dead {
     fn table(&self) -> &'static str {
-        "panicking_outbox"
+        "dead_outbox"
     }
     async fn open(&self) -> Result<(), StoreError> {
         Ok(())
@@ -35,50 +55,8 @@ impl Store for Panics {
         Ok(Renewed::default())
     }
     async fn letters(&self, _: LetterRequest) -> Result<Vec<Letter>, StoreError> {
-        assert!(self.0.fetch_add(1, Ordering::SeqCst) > 0, "the first time, on purpose");
-        Ok(Vec::new())
-    }
-    async fn wait(&self, at_most: Duration) {
-        tokio::time::sleep(at_most).await;
-    }
-    async fn close(&self) {}
-}
-
-/// Nobody would hear of it otherwise: the relay delivers what lives, and what is dead would stay where it is.
-#[tokio::test(start_paused = true)]
-async fn dead_events_are_looked_after_again_after_a_panic() {
-    let (store, sink) = (Panics::default(), FailingDispatcher::times(0));
-    let relay = Relay::builder(store.clone()).dispatcher(sink.clone()).dead_letters("dead", sink);
-    let relay = relay.build().unwrap().spawn();
-    until("a second look", || store.0.load(Ordering::SeqCst) > 1).await;
-    relay.shutdown().await.unwrap();
-}
-
-/// One dead event; somebody has locked its row when it is first settled.
-#[derive(Clone, Default)]
-struct Locks(Arc<AtomicUsize>);
-
-impl Store for Locks {
-    fn table(&self) -> &'static str {
-        "locked_outbox"
-    }
-    async fn open(&self) -> Result<(), StoreError> {
-        Ok(())
-    }
-    async fn require(&self, _: Requirements) -> Result<(), StoreError> {
-        Ok(())
-    }
-    async fn claim(&self, _: ClaimRequest) -> Result<Claim, StoreError> {
-        Ok(active(0))
-    }
-    async fn settle(&self, _: &[Settlement]) -> Result<Settled, StoreError> {
-        Ok(Settled::default())
-    }
-    async fn extend(&self, _: Vec<Lease>) -> Result<Renewed, StoreError> {
-        Ok(Renewed::default())
-    }
-    async fn letters(&self, _: LetterRequest) -> Result<Vec<Letter>, StoreError> {
-        let first = self.0.load(Ordering::SeqCst) == 0;
+        let first = self.looks.fetch_add(1, Ordering::SeqCst) == 0;
+        assert!(!(first && self.panics), "the first time, on purpose");
         let rows = active(usize::from(first)).rows.into_iter();
         let letter = |row: Claimed| Letter {
             dead_at: row.delivery.meta.created_at,
@@ -93,7 +71,7 @@ impl Store for Locks {
         let rows = letters.iter().filter(|(_, verdict)| *verdict == LetterVerdict::Sent);
         let rows: Vec<_> = rows.map(|(lease, _)| lease.row).collect();
         assert_eq!(rows.len(), 1);
-        let first = self.0.fetch_add(1, Ordering::SeqCst) == 0;
+        let first = self.settles.fetch_add(1, Ordering::SeqCst) == 0;
         Ok(Settled { busy: if first { rows } else { Vec::new() }, ..Settled::default() })
     }
     async fn wait(&self, at_most: Duration) {
@@ -102,14 +80,38 @@ impl Store for Locks {
     async fn close(&self) {}
 }
 
+/// Nobody would hear of it otherwise: the relay delivers what lives, and what is dead would stay where it is.
+#[tokio::test(start_paused = true)]
+async fn dead_events_are_looked_after_again_after_a_panic() {
+    let store = Dead { panics: true, ..Dead::default() };
+    let relay = store.relay().spawn();
+    until("a second look", || store.looks() > 1).await;
+    relay.shutdown().await.unwrap();
+}
+
 /// It has arrived: to let its lease run out would be to send it once more.
 #[tokio::test(start_paused = true)]
 async fn a_letter_whose_row_was_locked_is_settled_with_the_next() {
-    let (store, sink) = (Locks::default(), FailingDispatcher::times(0));
-    let relay = Relay::builder(store.clone()).dispatcher(sink.clone()).dead_letters("dead", sink);
-    let mut relay = relay.build().unwrap();
+    let store = Dead::default();
+    let mut relay = store.relay();
     for (sent, settles) in [(0, 1), (1, 2), (0, 2)] {
         assert_eq!(relay.run_once().await.unwrap().dead_lettered, sent);
-        assert_eq!(store.0.load(Ordering::SeqCst), settles);
+        assert_eq!(store.settles(), settles);
     }
+}
+
+/// Also when there is no next one: another relay would send it again.
+#[tokio::test(start_paused = true)]
+async fn a_letter_whose_row_was_locked_is_settled_when_the_relay_stops() {
+    let store = Dead::default();
+    let mut by_hand = store.relay();
+    assert_eq!(by_hand.run_once().await.unwrap().dead_lettered, 0);
+    by_hand.close().await;
+    assert_eq!(store.settles(), 2);
+
+    let store = Dead::default();
+    let relay = store.relay().spawn();
+    until("a letter that is sent", || store.settles() == 1).await;
+    relay.shutdown().await.unwrap();
+    assert_eq!(store.settles(), 2);
 }
