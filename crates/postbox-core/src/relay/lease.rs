@@ -10,6 +10,8 @@ use uuid::Uuid;
 
 use super::engine::Engine;
 use super::fan::Fan;
+use super::lane::Lane;
+use super::settle::Outcome;
 use crate::dispatcher::Delivery;
 use crate::event::TenantId;
 use crate::failpoint;
@@ -58,7 +60,7 @@ pub(super) struct Held {
     pub(super) lease: Lease,
     pub(super) load: Load,
     pub(super) stage: Stage,
-    /// Somebody else had locked its row when it was to be settled.
+    /// Somebody else had locked its row when it was to be settled. Its lanes do not count it any more.
     pub(super) busy: bool,
     pub(super) lease_until: Instant,
     pub(super) claimed_at: Instant,
@@ -137,11 +139,18 @@ impl<S: Store> Engine<S> {
     fn uncount(&mut self, held: &Held) {
         if held.slot.is_some() {
             self.held_hot -= 1;
-        } else if let Some(lane) = held.load.lane.and_then(|lane| self.lanes.get_mut(lane)) {
-            lane.let_off(&held.load);
         }
-        for number in held.fan.iter().flat_map(|fan| fan.counted()) {
-            self.lanes[number].let_off(&held.load);
+        if !held.busy {
+            let_off(&mut self.lanes, held);
+        }
+    }
+
+    /// Somebody has locked a row that is to be settled: meanwhile its sinks have room for others, and can be probed.
+    pub(super) fn note_busy(&mut self, key: &HeldKey) {
+        let held = self.held.get_mut(key).filter(|held| held.stage == Stage::Settling && held.earlier == 0);
+        if let Some(held) = held.filter(|held| !held.busy) {
+            held.busy = true;
+            let_off(&mut self.lanes, held);
         }
     }
 
@@ -200,11 +209,30 @@ impl<S: Store> Engine<S> {
             self.extend_again(now);
         }
         for key in busy {
-            // Too short to be sent under: it would keep its place in the queue from the others.
-            let too_short = |held: &Held| held.lease_until < now + self.settings.dispatch_timeout;
-            if self.held.get(&key).is_some_and(|held| held.stage == Stage::Queued && too_short(held)) {
-                self.forget(&key);
+            if self.held.get(&key).is_some_and(|held| held.lease_until < now + self.settings.dispatch_timeout)
+            {
+                self.give_back_short(&key);
             }
+        }
+    }
+
+    /// Too little is left of its lease to be sent under, and it cannot be renewed: where it waits it would keep its place from the
+    /// others. It goes back uncharged, as soon as its row is free.
+    fn give_back_short(&mut self, key: &HeldKey) {
+        let Some(held) = self.held.get(key) else { return };
+        let (lease, strand, lane) = (held.lease.clone(), held.strand, held.load.lane);
+        match held.stage {
+            Stage::Queued | Stage::Running if held.fan.is_some() => self.drop_waiting(key),
+            Stage::Running | Stage::Settling => {}
+            Stage::Queued => match strand {
+                Some(strand) if !self.strands.is_first(strand, key) => self.release_strand(strand),
+                Some(_) | None => {
+                    if let Some(lane) = lane {
+                        self.lanes[lane].forget(key);
+                    }
+                    self.finish(Outcome::release(lease, None));
+                }
+            },
         }
     }
 
@@ -242,5 +270,13 @@ impl<S: Store> Engine<S> {
                 self.strand_lost(strand, forgotten);
             }
         }
+    }
+}
+
+/// The lanes that count it count it no more.
+fn let_off(lanes: &mut [Lane], held: &Held) {
+    let lane = held.load.lane.filter(|_| held.slot.is_none());
+    for number in held.fan.iter().flat_map(|fan| fan.counted()).chain(lane) {
+        lanes[number].let_off(&held.load);
     }
 }

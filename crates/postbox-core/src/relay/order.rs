@@ -130,7 +130,7 @@ impl Strands {
         waiting
     }
 
-    fn is_first(&self, strand: i64, key: &HeldKey) -> bool {
+    pub(super) fn is_first(&self, strand: i64, key: &HeldKey) -> bool {
         self.at_work.get(&strand).is_some_and(|strand| strand.first == *key)
     }
 }
@@ -180,8 +180,7 @@ impl<S: Store> Engine<S> {
     pub(super) fn strand_settled(&mut self, strand: i64, key: &HeldKey, verdict: &Verdict, lost: bool) {
         if lost {
             // Somebody else is at work on this strand.
-            let waiting = self.strands.take_waiting(strand);
-            self.give_back_those(waiting);
+            self.release_strand(strand);
         }
         if self.strands.is_first(strand, key) && self.strands.then(verdict) == Then::NextWhenSettled {
             self.go_on(strand);
@@ -237,9 +236,14 @@ impl<S: Store> Engine<S> {
     pub(super) fn strand_broken(&mut self, running: &HeldKey) {
         let strand = self.held.get(running).filter(|held| held.stage == Stage::Running);
         if let Some(strand) = strand.and_then(|held| held.strand) {
-            let waiting = self.strands.take_waiting(strand);
-            self.give_back_those(waiting);
+            self.release_strand(strand);
         }
+    }
+
+    /// What waits behind the first of a strand goes back.
+    pub(super) fn release_strand(&mut self, strand: i64) {
+        let waiting = self.strands.take_waiting(strand);
+        self.give_back_those(waiting);
     }
 
     /// Gives back all that waits behind others.

@@ -238,9 +238,7 @@ impl<S: Store> Engine<S> {
         for outcome in batch.into_each() {
             let (lease, row) = (&outcome.settlement.lease, outcome.settlement.lease.row);
             if settled.busy.contains(&row) {
-                if let Some(held) = self.held.get_mut(&key(lease)) {
-                    held.busy = true;
-                }
+                self.note_busy(&key(lease));
                 self.outcomes.push(outcome);
                 continue;
             }

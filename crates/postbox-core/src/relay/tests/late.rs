@@ -228,13 +228,86 @@ async fn a_lease_that_cannot_be_renewed_ends_when_it_would_have() {
     renew(&mut engine);
     let until = |lease: &Lease| engine.held[&key(lease)].lease_until;
     assert_eq!((until(&locked), until(&other) > began + ttl), (began + ttl, true));
-    assert!(engine.extend_pause < Instant::now() + ttl / 3, "it is tried again soon");
+    engine.next_extend = Instant::now() + ttl / 3;
+    renew(&mut engine);
+    let next = engine.next_extend.max(engine.extend_pause);
+    assert!(next > Instant::now() && next <= Instant::now() + ttl / 30, "it is tried again soon");
     let rest = (ttl * 2 / 3).saturating_sub(timeout);
     tokio::time::advance(rest + Duration::from_secs(1)).await;
     renew(&mut engine);
     let left: Vec<_> = engine.lanes[0].drain_cold().into_iter().map(|item| item.lease).collect();
     assert_eq!(left, [other], "too little is left to send it");
-    assert_eq!(engine.held.len(), 1);
+    let released = taken(&mut engine);
+    let rows: Vec<_> = released.leases().map(|lease| lease.row).collect();
+    assert_eq!(rows, [locked.row], "it was never sent: its attempt is given back");
+    engine.settled(released, &Settled::default());
+    assert_eq!((engine.report.released, engine.report.lost), (1, 0));
+}
+
+/// Of an aggregate whose first is sent now, those behind it are not sent under a lease that is too short; nor are those behind one that
+/// goes back.
+#[tokio::test(start_paused = true)]
+async fn those_behind_one_whose_lease_cannot_be_renewed_go_back_with_it() {
+    for locked in [0, 1] {
+        let mut engine = engine();
+        engine.strands = crate::relay::order::Strands::new(Order::Aggregate(OnDead::Block));
+        let mut claim = active(3);
+        claim.rows.iter_mut().for_each(|row| row.strand = Some(7));
+        let leases: Vec<Lease> = claim.rows.iter().map(|row| row.lease.clone()).collect();
+        engine.claimed(Instant::now(), &WAITING, Ok(claim));
+        tokio::time::advance(engine.settings.lock_ttl - Duration::from_secs(1)).await;
+        // The first is on its way when it is about the second.
+        if locked == 1 {
+            assert_eq!(engine.lanes[0].drain_cold().len(), 1);
+            engine.held.get_mut(&key(&leases[0])).unwrap().stage = Stage::Running;
+        }
+        let renewed = Renewed { busy: vec![leases[locked].clone()], ..Renewed::default() };
+        engine.extended(&leases, Ok(renewed));
+        assert_eq!(taken(&mut engine).leases().count(), 3 - locked, "{locked}");
+        assert_eq!(engine.lanes[0].queue.len(), 0);
+    }
+}
+
+/// One sink of two takes its time with an event whose lease cannot be renewed: it does not wait for the other one, at the head of its
+/// queue.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_runs_at_one_sink_gives_up_its_place_at_the_other() {
+    let sink = || FailingDispatcher::times(0);
+    let relay = Relay::builder(endless()).fan_out("**", [("a", sink()), ("b", sink())]);
+    let mut engine = relay.build().unwrap().engine;
+    engine.standing = Standing::Active;
+    let claim = active(1);
+    let lease = claim.rows[0].lease.clone();
+    engine.claimed(Instant::now(), &WAITING, Ok(claim));
+    assert_eq!(engine.lanes[0].drain_cold().len(), 1);
+    let held = engine.held.get_mut(&key(&lease)).unwrap();
+    held.stage = Stage::Running;
+    held.fan.as_mut().unwrap().start(0);
+    tokio::time::advance(engine.settings.lock_ttl).await;
+    engine.extended(&[lease.clone()], Ok(Renewed { busy: vec![lease], ..Renewed::default() }));
+    let queued: Vec<usize> = engine.lanes.iter().map(|lane| lane.queue.len()).collect();
+    assert_eq!((queued, engine.held.len(), engine.outcomes.is_empty()), (vec![0, 0], 1, true));
+}
+
+/// A sink that is down is probed when nothing of it is under way. A row that cannot be settled is not.
+#[tokio::test(start_paused = true)]
+async fn a_row_that_somebody_has_locked_keeps_no_sink_from_being_probed() {
+    let mut engine = engine();
+    let claim = active(2);
+    let [locked, other] = [0, 1].map(|n| claim.rows[n].lease.clone());
+    engine.claimed(Instant::now(), &WAITING, Ok(claim));
+    goes_down(&mut engine, 0);
+    engine.release_cold();
+    tokio::time::advance(Duration::from_secs(2)).await;
+    for _ in 0..2 {
+        let batch = taken(&mut engine);
+        engine.settled(batch, &Settled { busy: vec![locked.row], ..Settled::default() });
+        assert!(!engine.held.contains_key(&key(&other)));
+        assert!(engine.lanes[0].wants_probe(Instant::now()));
+    }
+    let batch = taken(&mut engine);
+    engine.settled(batch, &Settled::default());
+    assert_eq!((engine.held.len(), engine.lanes[0].held, engine.lanes[0].held_bytes), (0, 0, 0));
 }
 
 /// One sink of two takes its time. What waits behind its event is as large as all that may be in flight, and leaves nothing for others.
