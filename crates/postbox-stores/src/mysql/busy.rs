@@ -4,48 +4,61 @@ use std::collections::HashSet;
 use std::sync::{MutexGuard, PoisonError};
 
 use postbox_core::StoreError;
-use postbox_core::store::Settlement;
 use sqlx::{AssertSqlSafe, Row as _};
 use uuid::Uuid;
 
 use super::clause::{bind_list, with_list};
-use super::error::{classify, within};
-use super::link::{OPERATION_LIMIT, Taken, say};
+use super::error::{classify, is_lock_wait, within};
+use super::link::{OPERATION_LIMIT, Taken, Tries, say};
 use super::store::Inner;
-use crate::sequenced::{key_of, sequence_of};
+use crate::sequenced::key_of;
 
 /// So many rows are looked for by one statement.
 const PART: usize = 1024;
 
 impl Inner {
-    /// Which of these rows somebody had locked when they were last to be settled, and still has: they are not waited for once more.
-    pub(super) async fn still_busy(&self, settlements: &[Settlement]) -> Result<HashSet<i64>, StoreError> {
+    /// Which of these rows somebody had locked when they were last to be written, and still has: they are not waited for once more.
+    pub(super) async fn still_busy(
+        &self,
+        rows: impl Iterator<Item = i64>,
+    ) -> Result<HashSet<i64>, StoreError> {
         let rows: Vec<i64> = {
             let locked = self.locked();
-            let rows = settlements.iter().map(|one| sequence_of(one.lease.row));
             if locked.is_empty() { Vec::new() } else { rows.filter(|row| locked.contains(row)).collect() }
         };
         if rows.is_empty() { Ok(HashSet::new()) } else { self.locked_of(rows).await }
     }
 
-    /// Of these rows so many could not be settled.
-    pub(super) fn note_busy(&self, settlements: &[Settlement], busy: &[Uuid]) {
+    /// Of these rows so many could not be written.
+    pub(super) fn note_busy(&self, rows: impl Iterator<Item = i64>, busy: impl Iterator<Item = i64>) {
         let mut locked = self.locked();
         if !locked.is_empty() {
-            for one in settlements {
-                locked.remove(&sequence_of(one.lease.row));
+            for row in rows {
+                locked.remove(&row);
             }
         }
-        locked.extend(busy.iter().copied().map(sequence_of));
+        locked.extend(busy);
     }
 
     fn locked(&self) -> MutexGuard<'_, HashSet<i64>> {
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Which of these rows somebody has locked at the moment. For after a lock was waited for in vain.
-    pub(super) async fn busy(&self, sequences: Vec<i64>) -> Result<HashSet<i64>, StoreError> {
-        let busy = self.locked_of(sequences).await?;
+    /// Rolls back for another try, if this error is worth one; answers which of the rows to leave out of it: after a lock was waited
+    /// for in vain, those that somebody has locked.
+    pub(super) async fn again(
+        &self,
+        tries: &mut Tries,
+        link: Taken<'_>,
+        error: StoreError,
+        rows: impl Iterator<Item = i64>,
+    ) -> Result<HashSet<i64>, StoreError> {
+        let waited = is_lock_wait(&error);
+        tries.again(link, error).await?;
+        if !waited {
+            return Ok(HashSet::new());
+        }
+        let busy = self.locked_of(rows.collect()).await?;
         if !busy.is_empty() {
             let message = "somebody has locked rows that are to be settled or renewed";
             tracing::warn!(table = &*self.label, rows = busy.len(), message);

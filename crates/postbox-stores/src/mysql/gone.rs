@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::busy::keys_of;
 use super::clause::{bind_list, with_list};
-use super::error::{classify, is_lock_wait, within};
+use super::error::{classify, within};
 use super::history;
 use super::link::{OPERATION_LIMIT, Taken, Tries};
 use super::store::{Inner, Opened};
@@ -69,7 +69,7 @@ impl Gone {
 type Claims<'a> = Vec<(&'a Lease, Vec<i64>)>;
 
 impl Inner {
-    /// Writes what became of rows; answers those that were no longer this relay's.
+    /// Writes what became of rows; answers those that were no longer this relay's, and those that somebody else has locked.
     pub(super) async fn settle_gone(
         &self,
         opened: &Opened,
@@ -91,15 +91,11 @@ impl Inner {
                     return Ok(Settled { lost, busy: keys_of(&busy) });
                 }
                 Err(error) => {
-                    let waited = is_lock_wait(&error);
-                    tries.again(link, error).await?;
-                    if waited {
-                        let rows = rest.iter().map(|one| sequence_of(one.lease.row)).collect();
-                        busy.extend(self.busy(rows).await?);
-                        rest.retain(|one| !busy.contains(&sequence_of(one.lease.row)));
-                        for (_, sequences) in claims.iter_mut().flatten() {
-                            sequences.retain(|sequence| !busy.contains(sequence));
-                        }
+                    let rows = rest.iter().map(|one| sequence_of(one.lease.row));
+                    busy.extend(self.again(&mut tries, link, error, rows).await?);
+                    rest.retain(|one| !busy.contains(&sequence_of(one.lease.row)));
+                    for (_, sequences) in claims.iter_mut().flatten() {
+                        sequences.retain(|sequence| !busy.contains(sequence));
                     }
                 }
             }

@@ -8,8 +8,7 @@ use postbox_core::store::{Lease, Settled, Standing, Token};
 use sqlx::{AssertSqlSafe, Row as _};
 use time::OffsetDateTime;
 
-use super::busy::found;
-use super::busy::keys_of;
+use super::busy::{found, keys_of};
 use super::clause::{bind_list, with_list};
 use super::clock::{at, micros, span};
 use super::error::{classify, within};

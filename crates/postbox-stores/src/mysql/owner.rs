@@ -17,7 +17,7 @@ use uuid::Uuid;
 use super::busy::keys_of;
 use super::clause::{bind_list, with_list};
 use super::clock::at;
-use super::error::{classify, is_lock_wait, within};
+use super::error::{classify, within};
 use super::history;
 use super::link::{OPERATION_LIMIT, Taken, Tries, say};
 use super::statements::CONTENT;
@@ -124,9 +124,6 @@ impl Inner {
             settled.lost.extend(part.lost);
             settled.busy.extend(part.busy);
         }
-        if settled.busy.is_empty() {
-            self.unsure.store(false, Ordering::Relaxed);
-        }
         // When nothing of it comes again, and not before: what is in flight no more may be read at once, and a settle that is
         // repeated would end its next flight.
         self.let_go(settlements.iter().map(|s| &s.lease).filter(|lease| !settled.busy.contains(&lease.row)));
@@ -162,11 +159,10 @@ impl Inner {
                     if error.kind() == StoreErrorKind::Connection {
                         self.unsure.store(true, Ordering::Relaxed);
                     }
-                    let waited = is_lock_wait(&error);
-                    tries.again(link, error).await?;
-                    if waited {
-                        let rows = rest.iter().map(|one| sequence_of(one.lease.row)).collect();
-                        busy.extend(self.busy(rows).await?);
+                    let rows = rest.iter().map(|one| sequence_of(one.lease.row));
+                    let locked = self.again(&mut tries, link, error, rows).await?;
+                    if !locked.is_empty() {
+                        busy.extend(locked);
                         rest.to_mut().retain(|one| !busy.contains(&sequence_of(one.lease.row)));
                         arrived = arrived.and_then(|_| all_arrived(&rest));
                     }

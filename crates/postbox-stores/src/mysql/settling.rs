@@ -2,6 +2,7 @@
 //! `gone.rs` does it.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use postbox_core::store::{Lease, Renewed, Settled, Settlement};
@@ -13,7 +14,7 @@ use uuid::Uuid;
 use super::busy::keys_of;
 use super::clause::{bind_list, with_list};
 use super::clock::from_micros;
-use super::error::{classify, is_lock_wait, within};
+use super::error::{classify, within};
 use super::link::{OPERATION_LIMIT, Taken, Tries};
 use super::store::{Inner, Opened};
 use crate::owned::is_owned;
@@ -26,9 +27,13 @@ const LOOK: Duration = Duration::from_millis(200);
 impl Inner {
     /// Writes what became of rows, but for those that somebody has locked since the last settle of them.
     pub(super) async fn settle(&self, settlements: &[Settlement]) -> Result<Settled, StoreError> {
-        let busy = self.still_busy(settlements).await?;
+        let rows = || settlements.iter().map(|one| sequence_of(one.lease.row));
+        let busy = self.still_busy(rows()).await?;
         let settled = self.settle_but(settlements, &busy).await?;
-        self.note_busy(settlements, &settled.busy);
+        self.note_busy(rows(), settled.busy.iter().copied().map(sequence_of));
+        if settled.busy.is_empty() {
+            self.unsure.store(false, Ordering::Relaxed);
+        }
         Ok(settled)
     }
 
@@ -104,7 +109,7 @@ impl Inner {
     }
 
     /// Runs a statement about rows whose leases are still what they were; answers which are not, and which are left out, since somebody
-    /// else has locked them.
+    /// else has locked them. One lock is waited for once: settles of others wait behind this one.
     pub(super) async fn fenced<'a>(
         &self,
         held: &str,
@@ -112,7 +117,11 @@ impl Inner {
         mut document: String,
         leases: impl Iterator<Item = &'a Lease> + Clone,
     ) -> Result<(Vec<&'a Lease>, HashSet<i64>), StoreError> {
-        let (mut busy, mut tries): (HashSet<i64>, _) = (HashSet::new(), Tries::new());
+        let rows = || leases.clone().map(|lease| sequence_of(lease.row));
+        let (mut busy, mut tries) = (self.still_busy(rows()).await?, Tries::new());
+        if !busy.is_empty() {
+            document = without(&document, &busy);
+        }
         let found = loop {
             let mut link = self.settles.take().await?;
             match change_held(&mut link, held, change, &document).await {
@@ -121,16 +130,12 @@ impl Inner {
                     break found;
                 }
                 Err(error) => {
-                    let waited = is_lock_wait(&error);
-                    tries.again(link, error).await?;
-                    if waited {
-                        let rows = leases.clone().map(|lease| sequence_of(lease.row)).collect();
-                        busy.extend(self.busy(rows).await?);
-                        document = without(&document, &busy);
-                    }
+                    busy.extend(self.again(&mut tries, link, error, rows()).await?);
+                    document = without(&document, &busy);
                 }
             }
         };
+        self.note_busy(rows(), busy.iter().copied());
         let is_known = |sequence: i64| found.contains(&sequence) || busy.contains(&sequence);
         let lost = leases.filter(|lease| !is_known(sequence_of(lease.row))).collect();
         Ok((lost, busy))
@@ -165,13 +170,10 @@ impl Inner {
                         break;
                     }
                     Err(error) => {
-                        let waited = is_lock_wait(&error);
-                        tries.again(link, error).await?;
-                        if waited {
-                            let busy = self.busy(sequences.clone()).await?;
-                            sequences.retain(|sequence| !busy.contains(sequence));
-                            settled.busy.extend(keys_of(&busy));
-                        }
+                        let rows = sequences.iter().copied();
+                        let busy = self.again(&mut tries, link, error, rows).await?;
+                        sequences.retain(|sequence| !busy.contains(sequence));
+                        settled.busy.extend(keys_of(&busy));
                     }
                 }
             }
@@ -212,7 +214,7 @@ fn without(document: &str, busy: &HashSet<i64>) -> String {
 }
 
 /// Locks what is still held, and changes it; answers which that was.
-pub(super) async fn change_held(
+async fn change_held(
     link: &mut Taken<'_>,
     held: &str,
     change: &str,
