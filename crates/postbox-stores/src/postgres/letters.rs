@@ -159,9 +159,11 @@ impl Inner {
             Err(error) if is_lock_timeout(&error) => {
                 // Somebody keeps one of them: the others do not wait for it.
                 self.dead.begin(&mut link.connection).await?;
+                let there = opened.scalar::<Uuid>(&opened.statements.there).bind(&ids);
+                let there = within(OPERATION_LIMIT, there.fetch_all(&mut link.connection)).await?;
                 let free = opened.scalar::<Uuid>(&opened.statements.free).bind(&ids);
                 let free = within(OPERATION_LIMIT, free.fetch_all(&mut link.connection)).await?;
-                busy = ids.iter().copied().filter(|id| !free.contains(id)).collect();
+                busy = there.into_iter().filter(|id| !free.contains(id)).collect();
                 letters.retain(|(lease, _)| free.contains(&lease.row));
                 let found = write(opened, sql, &letters, &mut link.connection).await?;
                 self.dead.commit(&mut link.connection).await?;

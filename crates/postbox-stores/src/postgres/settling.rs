@@ -27,12 +27,13 @@ impl Inner {
         let opened = self.opened().await?;
         let settled = self.settle_all(opened, settlements).await;
         match &settled {
-            Ok(_) => self.unsure.store(false, Ordering::Relaxed),
+            // What was busy comes again, and may be as the settle left it whose answer was lost.
+            Ok(settled) if settled.busy.is_empty() => self.unsure.store(false, Ordering::Relaxed),
             // A refusal is an answer, though none to what was asked before it: only a lost one leaves a result unknown.
             Err(error) if error.kind() == StoreErrorKind::Connection => {
                 self.unsure.store(true, Ordering::Relaxed);
             }
-            Err(_) => {}
+            Ok(_) | Err(_) => {}
         }
         let settled = settled?;
         // When nothing of it comes again, and not before: what is in flight no more may be read at once, and a settle that is
