@@ -6,12 +6,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use postbox_core::inbox::InboxDriver;
-use postbox_core::redact::chain;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use crate::consumer::Consumer;
 use crate::source::{Incoming, Source, SourceError};
@@ -50,7 +49,8 @@ impl<D: InboxDriver> Consumer<D> {
     /// Takes messages until `stop`, then finishes those that are worked on, acknowledges them, gives back the rest, and comes back.
     ///
     /// A message that waits for its next try when it is to stop is given back, too; so is one that is not done 10 s after its handler's
-    /// [`timeout`](Self::timeout), since database or broker do not answer. Pass `std::future::pending()` to never stop.
+    /// [`timeout`](Self::timeout), since database or broker do not answer. If these answer nothing at all, a stop takes `timeout` and 40 s,
+    /// and what the broker's client needs to leave. Pass `std::future::pending()` to never stop.
     ///
     /// # Errors
     /// When the source cannot go on: the client has lost its broker, and does not look for it again. What was worked on is finished
@@ -112,17 +112,12 @@ impl<D: InboxDriver> Consumer<D> {
         while let Some((_, ending)) = working.next().await {
             report.count(ending);
         }
-        let last = Instant::now() + LONGEST_HALT;
-        for mut incoming in desk.rest() {
-            report.given_back += 1;
-            let error = match tokio::time::timeout_at(last, incoming.give_back()).await {
-                Ok(told) => told.err().map(|error| chain(&error)),
-                Err(_) => Some("no answer of the broker".to_owned()),
-            };
-            if let Some(error) = error {
-                tracing::warn!(consumer = %self.name, error, "a message could not be given back");
-            }
-        }
+        let give_back = |mut incoming: S::Incoming| {
+            let stopped = stopped.clone();
+            async move { self.tell(&mut incoming, Ending::GivenBack, stopped).await }
+        };
+        let given_back = join_all(desk.rest().map(give_back)).await;
+        report.given_back += given_back.len() as u64;
         source.finish().await;
         end.map(|()| report)
     }

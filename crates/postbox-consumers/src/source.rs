@@ -65,7 +65,8 @@ pub trait Source: Send {
 /// [buried](Self::bury) is buried again until it is, or given back where the error says that it is [lost](SourceError::lost).
 ///
 /// # Cancel safety
-/// [`renew`](Self::renew) is dropped when the message is settled; all of it when the run is dropped.
+/// [`renew`](Self::renew) is dropped when the message is settled; [`acknowledge`](Self::acknowledge) and [`give_back`](Self::give_back) when
+/// they have no end for long after a stop; all of it when the run is dropped.
 pub trait Incoming: Send + Sync {
     /// The message. Asked for once.
     fn envelope(&mut self) -> Envelope;

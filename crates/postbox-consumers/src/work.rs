@@ -37,7 +37,10 @@ impl<D: InboxDriver> Consumer<D> {
             biased;
             ending = self.settle(&incoming, envelope, &mut stop) => ending,
             () = keep(&incoming, self) => Ending::GivenBack,
-            () = hung => Ending::GivenBack,
+            () = hung => {
+                tracing::warn!(consumer = %self.name, "a message has no end after a stop, and is given back");
+                Ending::GivenBack
+            }
         };
         self.tell(&mut incoming, ending, stop).await;
         ending
@@ -45,7 +48,12 @@ impl<D: InboxDriver> Consumer<D> {
 
     /// Tells the broker what became of a message. One that takes nothing in just now does not hold up a stop: what it was not told comes
     /// again, and the inbox knows it then.
-    async fn tell<I: Incoming>(&self, incoming: &mut I, ending: Ending, stop: watch::Receiver<bool>) {
+    pub(crate) async fn tell<I: Incoming>(
+        &self,
+        incoming: &mut I,
+        ending: Ending,
+        stop: watch::Receiver<bool>,
+    ) {
         let (what, telling) = match ending {
             Ending::First | Ending::Before | Ending::Dead => {
                 ("acknowledged", Either::Left(incoming.acknowledge()))

@@ -111,7 +111,17 @@ impl<D: InboxDriver> Webhook<D> {
         let envelope = envelope(parts.uri.path(), &parts.headers, signed_id, body);
         let id = match self.consumer.identify.of(&envelope) {
             Ok(id) => id,
-            Err(unknown) => return refuse(StatusCode::BAD_REQUEST, unknown.to_string()),
+            Err(unknown) => {
+                tracing::warn!(consumer = %self.consumer.name(), error = %unknown, "a webhook is refused");
+                let why = match unknown {
+                    // What a function of ours said is not the sender's.
+                    Unknown::Panicked { .. } => format!("{}: its id cannot be told", Code::MessageIdInvalid),
+                    Unknown::Missing { .. } | Unknown::Unnumbered(_) | Unknown::Invalid(_) => {
+                        unknown.to_string()
+                    }
+                };
+                return refuse(StatusCode::BAD_REQUEST, why);
+            }
         };
         let message = Message { id, tries: 0, envelope };
         match self.consumer.attempt(&message).await {

@@ -16,7 +16,7 @@ pub(crate) enum Fault {
     NeverRenews,
     /// Burials are begun and never done.
     NeverBuries,
-    /// Nor is anything given back: the broker takes in nothing at all.
+    /// Nor is anything given back: the broker takes in nothing at all. The source reads one message ahead.
     NeverHears,
 }
 
@@ -25,12 +25,18 @@ pub(crate) struct Probe(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
+    taken: AtomicUsize,
     acknowledged: AtomicUsize,
     burials: AtomicUsize,
     burials_failed: AtomicUsize,
 }
 
 impl Probe {
+    /// How many messages were handed out.
+    pub(crate) fn taken(&self) -> usize {
+        self.0.taken.load(Ordering::SeqCst)
+    }
+
     /// How many acknowledgements were begun.
     pub(crate) fn acknowledged(&self) -> usize {
         self.0.acknowledged.load(Ordering::SeqCst)
@@ -68,6 +74,7 @@ impl<S: Source> Source for Probed<S> {
 
     async fn next(&mut self) -> Result<Option<Self::Incoming>, SourceError> {
         let next = self.source.next().await?;
+        self.probe.0.taken.fetch_add(usize::from(next.is_some()), Ordering::SeqCst);
         let (fault, probe) = (self.fault, self.probe.clone());
         Ok(next.map(|incoming| ProbedIncoming { incoming, fault, probe }))
     }
@@ -81,7 +88,7 @@ impl<S: Source> Source for Probed<S> {
     }
 
     fn read_ahead(&self) -> usize {
-        self.source.read_ahead()
+        self.source.read_ahead() + usize::from(self.fault == Fault::NeverHears)
     }
 }
 
