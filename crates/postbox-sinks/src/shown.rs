@@ -9,7 +9,7 @@ pub(crate) fn shown(url: &str) -> String {
     const LONGEST: usize = 120;
     let masked = match url.rfind('@') {
         // Mistyped: where the credentials begin cannot be known.
-        Some(at) if !url.contains("://") => mask_query(&format!("***{}", &url[at..])),
+        Some(at) if !url.contains("://") => mask_path(mask_query(&format!("***{}", &url[at..]))),
         _ => mask_path(mask_credentials(&mask_query(url))),
     };
     match masked.char_indices().nth(LONGEST) {
@@ -20,13 +20,16 @@ pub(crate) fn shown(url: &str) -> String {
 
 /// A URL without its path, which often is all the secret that a webhook has; and what is mistyped may be meant to be one.
 fn mask_path(url: String) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url };
+    let (scheme, rest) = url.split_once(':').unwrap_or(("", &url));
     if leads_to_no_webhook(scheme) {
         return url;
     }
+    // With one slash or none: mistyped, too.
+    let begin = url.len() - rest.trim_start_matches('/').len();
+    let (start, rest) = url.split_at(begin);
     let host = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let path = rest[host..].find(['?', '#']).map_or(rest.len(), |end| host + end);
-    if path - host <= 1 { url } else { format!("{scheme}://{}/***{}", &rest[..host], &rest[path..]) }
+    if path - host <= 1 { url } else { format!("{start}{}/***{}", &rest[..host], &rest[path..]) }
 }
 
 /// A URL without the values of those parameters that may be secrets, also of those behind a `#`, where a webhook has its options.
@@ -68,6 +71,12 @@ mod tests {
             ("https://hooks.example", "https://hooks.example"),
             ("pulsar://broker/tenant/space/topic", "pulsar://broker/tenant/space/topic"),
             ("file:///var/lib/", "file:///var/lib/"),
+            ("file:out/events.jsonl", "file:out/events.jsonl"),
+            ("https:/hooks.example/XXXX", "https:/hooks.example/***"),
+            ("htps:hooks.example/XXXX?v=1", "htps:hooks.example/***?v=1"),
+            ("hooks.example/services/XXXX", "hooks.example/***"),
+            ("hooks.example:8443/services/XXXX", "hooks.example:8443/***"),
+            ("app@hooks.example/services/XXXX", "***@hooks.example/***"),
         ] {
             assert_eq!(shown(url), masked);
         }
