@@ -14,7 +14,7 @@ use super::fields::{DEAD_FILTER, Fields};
 use super::jobs::{Kind, Plan};
 use super::table::{Command, Table};
 use super::{Admin, Shared};
-use crate::cmd::chosen::{Chosen, MOST_CAUSES, as_of, cause_id};
+use crate::cmd::chosen::{Began, Chosen, MOST_CAUSES, as_of, cause_id};
 
 /// What comes beside a filter.
 const CHOICE: [&str; 2] = ["all", "first"];
@@ -110,7 +110,7 @@ pub(super) async fn count(State(admin): Shared, Path(id): Path<String>, uri: Uri
 }
 
 /// Which dead events a change is about. Never all of them by silence.
-async fn chosen_of(table: &Table, fields: &Fields, ids: &str, began: Instant) -> Result<Chosen, Refusal> {
+async fn chosen_of(table: &Table, fields: &Fields, ids: &str, began: Began) -> Result<Chosen, Refusal> {
     let events = fields.event_ids(ids)?;
     let filter = filter_of(table, fields, Some(began)).await?.ok_or_else(|| {
         Refusal::conflict("nothing is dead of this cause (any more)").next("look at the causes again")
@@ -126,14 +126,13 @@ async fn chosen_of(table: &Table, fields: &Fields, ids: &str, began: Instant) ->
 
 /// The time by which the ages of a filter go: that of the preview, where the request says when it was. What has died since was not
 /// seen, and shall not be changed.
-async fn began_of(table: &Table, fields: &Fields) -> Result<Instant, Refusal> {
-    let began = Instant::now();
+async fn began_of(table: &Table, fields: &Fields) -> Result<Began, Refusal> {
     if fields.text("at")?.is_none() {
-        return Ok(began);
+        return Ok(Began::now());
     }
     let now = table.ask(table.admin.now()).await?;
     let at = fields.moment("at", now)?.unwrap_or(now);
-    Ok(began.checked_sub(Duration::try_from(now - at).unwrap_or_default()).unwrap_or(began))
+    Ok(Began::ago(Duration::try_from(now - at).unwrap_or_default()))
 }
 
 /// The command that does the same.
@@ -181,7 +180,7 @@ pub(super) async fn preview(State(admin): Shared, Path(id): Path<String>, uri: U
         Some(_) => return Err(Refusal::request("action cannot be used: give replay or discard")),
     };
     let first = fields.number("first", 1, u64::MAX)?.filter(|_| kind == Kind::ReplayDead);
-    let (at, began) = (table.ask(table.admin.now()).await?, Instant::now());
+    let (at, began) = (table.ask(table.admin.now()).await?, Began::now());
     let chosen = chosen_of(table, &fields, "event_id", began).await?;
     let matched = table.ask(chosen.count(&table.admin, began)).await?;
     let rows = first.map_or(matched, |first| matched.min(first));

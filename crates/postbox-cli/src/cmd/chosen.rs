@@ -1,7 +1,7 @@
 //! Which dead events a command is about: those of a cause, of a filter, or named by their ids.
 
 use std::collections::{HashSet, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use postbox_core::{
     Browse, Code, DeadCause, DeadFilter, DeadLetters, EventId, EventStatus, StoreError, TableName,
@@ -84,10 +84,34 @@ pub(crate) async fn chosen(
     }))
 }
 
+/// When somebody began to ask.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Began {
+    /// A clock that nobody sets; but it stands still while the machine sleeps, perhaps at a prompt.
+    steady: Instant,
+    wall: SystemTime,
+    /// So long before that.
+    before: Duration,
+}
+
+impl Began {
+    pub(crate) fn now() -> Self {
+        Self::ago(Duration::ZERO)
+    }
+
+    pub(crate) fn ago(before: Duration) -> Self {
+        Self { steady: Instant::now(), wall: SystemTime::now(), before }
+    }
+
+    fn passed(self) -> Duration {
+        self.before.saturating_add(self.steady.elapsed().max(self.wall.elapsed().unwrap_or_default()))
+    }
+}
+
 /// The filter as it was `then`, by the ages of now. Who takes long to answer, or replays slowly, shall neither hit what
 /// has died since nor miss what has grown older.
-pub(crate) fn as_of(then: Instant, filter: &DeadFilter) -> DeadFilter {
-    let passed = then.elapsed();
+pub(crate) fn as_of(then: Began, filter: &DeadFilter) -> DeadFilter {
+    let passed = then.passed();
     let older = |age: Duration| age.saturating_add(passed);
     DeadFilter {
         older_than: Some(older(filter.older_than.unwrap_or_default())),
@@ -101,7 +125,7 @@ impl Chosen {
     pub(crate) async fn count(
         &self,
         store: &(impl DeadLetters + Browse),
-        began: Instant,
+        began: Began,
     ) -> Result<u64, StoreError> {
         match self {
             Self::Matching(filter) => store.count(&as_of(began, filter)).await,
@@ -165,7 +189,7 @@ const AHEAD: u32 = 5_000;
 pub(crate) fn next_of<'a>(
     store: &'a (impl DeadLetters + Browse),
     chosen: &'a Chosen,
-    began: Instant,
+    began: Began,
     rows: u64,
 ) -> impl AsyncFnMut(u32) -> Result<Vec<EventId>, StoreError> + 'a {
     let mut picker = Picker::new(store, chosen, began, rows, &operator(), Act::Replay);
@@ -183,7 +207,7 @@ pub(crate) enum Act {
 pub(crate) struct Picker<'a, S> {
     store: &'a S,
     chosen: &'a Chosen,
-    began: Instant,
+    began: Began,
     who: String,
     act: Act,
     ahead: u32,
@@ -198,7 +222,7 @@ impl<'a, S: DeadLetters + Browse> Picker<'a, S> {
     pub(crate) fn new(
         store: &'a S,
         chosen: &'a Chosen,
-        began: Instant,
+        began: Began,
         rows: u64,
         who: &str,
         act: Act,
@@ -244,7 +268,7 @@ impl<'a, S: DeadLetters + Browse> Picker<'a, S> {
 pub(crate) async fn discard_chosen(
     store: &(impl DeadLetters + Browse),
     chosen: &Chosen,
-    began: Instant,
+    began: Began,
 ) -> Result<u64, StoreError> {
     let who = operator();
     match chosen {

@@ -138,7 +138,7 @@ async fn counted_choice(
     call: &Call<'_>,
     store: &(impl DeadLetters + Browse),
     table: &TableName,
-    began: Instant,
+    began: Began,
 ) -> Result<(Chosen, u64), Failure> {
     let asked = async {
         let chosen = chosen(call, store, table).await?;
@@ -156,7 +156,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
     block_on(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
-        let began = Instant::now();
+        let began = Began::now();
         let (chosen, count) = counted_choice(call, &store, &table, began).await?;
         let rows = pace.first.map_or(count, |first| count.min(first));
         if rows == 0 {
@@ -187,7 +187,7 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
     block_on(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
-        let began = Instant::now();
+        let began = Began::now();
         let (chosen, rows) = counted_choice(call, &store, &table, began).await?;
         if rows == 0 {
             return chosen.nothing(call, &table, Act::Discard);

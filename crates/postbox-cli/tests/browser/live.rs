@@ -130,6 +130,6 @@ fn what_is_not_known_is_not_said_to_be_well_or_amiss() {
             ].map((part) => part === null ? 'null' : text(part).replace(/of .* ago/, 'of then')).join('|'));
         });";
     let said = desk.browser.run_async(script, &[]);
-    let known = "no leader|none: relays share it|not known: the table is bare|–|false|nothing waits|oldest 38s|null|numbers of then";
+    let known = "no leader|none is needed: relays may share it|not known: the table is bare|–|false|nothing waits|oldest 38s|null|numbers of then";
     assert_eq!(said.as_str(), Some(known));
 }

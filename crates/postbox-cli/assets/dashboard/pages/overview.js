@@ -99,7 +99,7 @@ export function seen(table) {
 export function nobody(table, words) {
   if (table.layout === null) return "–";
   if (table.layout === "bare") return h("span", { class: "faint" }, "not known: the table is bare");
-  if (!table.single_active) return h("span", { class: "faint" }, "none: relays share it");
+  if (!table.single_active) return h("span", { class: "faint" }, "none is needed: relays may share it");
   return h("span", { class: "warn" }, words);
 }
 
