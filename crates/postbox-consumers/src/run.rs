@@ -116,8 +116,8 @@ impl<D: InboxDriver> Consumer<D> {
             let stopped = stopped.clone();
             async move { self.tell(&mut incoming, Ending::GivenBack, stopped).await }
         };
-        let given_back = join_all(desk.rest().map(give_back)).await;
-        report.given_back += given_back.len() as u64;
+        let back = join_all(desk.rest().map(give_back)).await;
+        report.given_back += back.len() as u64;
         source.finish().await;
         end.map(|()| report)
     }

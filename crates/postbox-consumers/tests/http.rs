@@ -14,7 +14,7 @@ use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use common::{Effects, Shop, consumer, order};
-use postbox_consumers::{Handler, Message, Webhook};
+use postbox_consumers::{Handler, Identify, Message, Webhook};
 use postbox_core::{Delivery, DispatchErrorKind, Dispatcher as _, HandlerResult, OutboxTransaction};
 use postbox_sinks::{HttpSink, Options};
 use postbox_stores::sqlite::SqlxSqlite;
@@ -227,6 +227,14 @@ async fn without_signatures_whoever_has_an_id_is_let_in() {
     receiver.sink(&[]).dispatch(&order).await.unwrap();
     receiver.shop.assert_once(std::slice::from_ref(&order)).await;
     let hook = Webhook::unsigned(consumer(&receiver.shop, &receiver.effects));
-    let nobody = axum::http::Request::post("/hooks").body(Body::from("{}")).unwrap();
-    assert_eq!(hook.receive(nobody).await.status(), StatusCode::BAD_REQUEST);
+    let nobody = || axum::http::Request::post("/hooks").body(Body::from("{}")).unwrap();
+    assert_eq!(hook.receive(nobody()).await.status(), StatusCode::BAD_REQUEST);
+
+    // What a function of ours said is not the sender's.
+    let panics = Identify::by(|_| panic!("the key is 4711"));
+    let hook = Webhook::unsigned(consumer(&receiver.shop, &receiver.effects).identify(panics));
+    let refused = hook.receive(nobody()).await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    let told = axum::body::to_bytes(refused.into_body(), 1024).await.unwrap();
+    assert!(!told.is_empty() && !String::from_utf8_lossy(&told).contains("4711"), "{told:?}");
 }

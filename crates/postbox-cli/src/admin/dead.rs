@@ -1,6 +1,6 @@
 //! Dead events: by cause, counted, listed; replayed and discarded by filter, after a preview.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -34,7 +34,7 @@ async fn causes_of(table: &Table, filter: &DeadFilter) -> Result<Vec<DeadCause>,
 async fn filter_of(
     table: &Table,
     fields: &Fields,
-    began: Option<Instant>,
+    began: Option<Began>,
 ) -> Result<Option<DeadFilter>, Refusal> {
     let filter = fields.dead_filter()?;
     let Some(wanted) = fields.text("cause")? else { return Ok(Some(filter)) };

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::answer::Refusal;
 use super::jobs::{Job, Kind, Phase, Progress};
-use crate::cmd::chosen::{Act, Chosen, Picker};
+use crate::cmd::chosen::{Act, Began, Chosen, Picker};
 use crate::cmd::replay::{next_due, step};
 
 /// What becomes of events is looked at so often, and at so many at a time.
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What a job is about.
 pub(super) enum Work {
     /// Dead events, as they were at this time.
-    Dead(Chosen, std::time::Instant),
+    Dead(Chosen, Began),
     /// Published ones.
     Published(Published),
 }

@@ -282,3 +282,24 @@ pub(crate) async fn discard_chosen(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_that_slept_at_the_prompt_has_grown_older() {
+        let hour = Duration::from_hours(1);
+        let mut began = Began::now();
+        // The steady clock stood still.
+        began.wall -= hour;
+        assert!(began.passed() >= hour);
+        // Set back: the steady clock is believed.
+        began.wall += 2 * hour;
+        assert!(began.passed() < hour);
+        let filter = DeadFilter { newer_than: Some(hour), ..DeadFilter::default() };
+        let then = as_of(Began::ago(hour), &filter);
+        assert!(then.older_than >= Some(hour), "what has died since is left alone");
+        assert!(then.newer_than >= Some(2 * hour), "what has grown older is not");
+    }
+}

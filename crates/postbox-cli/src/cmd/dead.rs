@@ -1,13 +1,11 @@
 //! `postbox dead list|show|replay|discard`: what died, why, and how it comes back.
 
-use std::time::Instant;
-
 use postbox_core::{
     Browse, DeadCause, DeadEvent, DeadFilter, DeadLetters, EventStatus, StoreError, TableName,
 };
 use serde_json::{Value, json};
 
-use super::chosen::{Act, Chosen, MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with_cause};
+use super::chosen::{Act, Began, Chosen, MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with_cause};
 use super::replay::{self, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
 use crate::ask::{Change, Progress};

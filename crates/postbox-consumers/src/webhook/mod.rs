@@ -14,12 +14,12 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use postbox_core::inbox::InboxDriver;
-use postbox_core::{DispatchError, DispatchErrorKind, Seen};
+use postbox_core::{Code, DispatchError, DispatchErrorKind, Seen};
 use time::OffsetDateTime;
 use tower_service::Service;
 
 use crate::consumer::Consumer;
-use crate::identify::EVENT_ID;
+use crate::identify::{EVENT_ID, Unknown};
 use crate::message::{Envelope, Message, decoded};
 pub use verify::WebhookError;
 use verify::{Keys, Signed};

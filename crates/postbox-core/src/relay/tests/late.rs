@@ -255,7 +255,7 @@ async fn those_behind_one_whose_lease_cannot_be_renewed_go_back_with_it() {
         claim.rows.iter_mut().for_each(|row| row.strand = Some(7));
         let leases: Vec<Lease> = claim.rows.iter().map(|row| row.lease.clone()).collect();
         engine.claimed(Instant::now(), &WAITING, Ok(claim));
-        tokio::time::advance(engine.settings.lock_ttl - Duration::from_secs(1)).await;
+        tokio::time::advance(engine.settings.lock_ttl * 9 / 10).await;
         // The first is on its way when it is about the second.
         if locked == 1 {
             assert_eq!(engine.lanes[0].drain_cold().len(), 1);
@@ -284,7 +284,10 @@ async fn an_event_that_runs_at_one_sink_gives_up_its_place_at_the_other() {
     held.stage = Stage::Running;
     held.fan.as_mut().unwrap().start(0);
     tokio::time::advance(engine.settings.lock_ttl).await;
-    engine.extended(&[lease.clone()], Ok(Renewed { busy: vec![lease], ..Renewed::default() }));
+    engine.extended(
+        std::slice::from_ref(&lease),
+        Ok(Renewed { busy: vec![lease.clone()], ..Renewed::default() }),
+    );
     let queued: Vec<usize> = engine.lanes.iter().map(|lane| lane.queue.len()).collect();
     assert_eq!((queued, engine.held.len(), engine.outcomes.is_empty()), (vec![0, 0], 1, true));
 }
