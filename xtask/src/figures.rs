@@ -29,14 +29,14 @@ const ALL: &[&str] = &[
     "databases 500000 3",
     "share 20000 3",
     "idempotency 2000 5",
-    "idempotency --sqlite 2000 5",
+    "idempotency --mysql 2000 5",
     "drain --sqlite 200000 3",
     "drain --mysql --history keep 100000 3",
     "drain --mysql --history move 100000 3",
     "drain --mysql --history none 100000 3",
     "drain --mysql --lease 100000 3",
     "sinks 200000 3",
-    "outage --brokers 100000 3 1000000",
+    "outage --brokers 500000 3 1000000",
     "peers 200000 3 --svg docs/book/img/peers.svg",
 ];
 

@@ -23,7 +23,6 @@ import java.util.stream.IntStream;
 public final class Peer {
   private static final int BULK = 1000;
   private static final int BATCH = 1000;
-  private static final int FLUSHERS = 2;
   private static final int WORKERS = 32;
   /** As that of its own executor. */
   private static final int QUEUE = 16384;
@@ -73,16 +72,15 @@ public final class Peer {
   }
 
   private static double drain(int count) throws Exception {
-    var pool = pool(WORKERS + FLUSHERS + 1);
+    // One for each worker, for flush, and to watch.
+    var pool = pool(WORKERS + 2);
     var outbox =
         builder(TransactionManager.fromDataSource(pool))
             .submitter(Submitter.withExecutor(workers()))
             .instantiator(Instantiator.using(name -> (Bench) Peer::handle))
             .flushBatchSize(BATCH)
             .build();
-    for (int i = 0; i < FLUSHERS; i++) {
-      new Thread(() -> flush(outbox)).start();
-    }
+    new Thread(() -> flush(outbox)).start();
     try (var watch = pool.getConnection()) {
       while (handled.get() < count) Thread.sleep(2);
       while (left(watch)) Thread.sleep(2);
