@@ -52,6 +52,26 @@ pub(crate) struct Statements {
     pub(crate) sweep: Arc<str>,
 }
 
+/// Those of a database: the files in the folder of whoever calls it, with the names of the module that has this outbox table.
+macro_rules! statements {
+    ($outbox:expr, $quote:literal) => {{
+        let names = $crate::table::Template::of($outbox, $quote);
+        let fill = |sql: &str| std::sync::Arc::from(names.fill(sql));
+        $crate::idempotency::Statements {
+            label: $crate::idempotency::label($outbox),
+            begin: fill(include_str!("sql/idempotency/begin.sql")),
+            look: fill(include_str!("sql/idempotency/look.sql")),
+            take_over: fill(include_str!("sql/idempotency/take_over.sql")),
+            extend: fill(include_str!("sql/idempotency/extend.sql")),
+            finish: fill(include_str!("sql/idempotency/finish.sql")),
+            finished: fill(include_str!("sql/idempotency/finished.sql")),
+            abandon: fill(include_str!("sql/idempotency/abandon.sql")),
+            sweep: fill(include_str!("sql/idempotency/sweep.sql")),
+        }
+    }};
+}
+pub(crate) use statements;
+
 /// The table's name, for people.
 pub(crate) fn label(outbox: &TableName) -> String {
     let schema = outbox.schema().map(|schema| format!("{schema}.")).unwrap_or_default();

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
 use postbox_core::idempotency::{
-    Begun, Call, Finish, IdempotencyDriver, IdempotencyStore, IdempotencyTable, IdempotencyTx,
-    StoredResponse, Ticket,
+    Begun, Call, Finish, IdempotencyStore, IdempotencyTable, StoredResponse, Ticket,
 };
 use postbox_core::{OutboxPool, OutboxTransaction, StoreError, TableName};
 use sqlx::mysql::{MySqlPool, MySqlRow};
@@ -18,7 +17,7 @@ use super::clock::span;
 use super::error::{DUPLICATE, classify, error_number};
 use super::link::Tries;
 use super::tx::SqlxMySql;
-use crate::idempotency::{self, Statements, TRIES};
+use crate::idempotency::{self, Statements, TRIES, statements};
 use crate::table::Template;
 
 /// The calls of a module, beside its outbox table: `<module>_idempotency`, which `postbox migrate up --idempotency` makes. Cheap to
@@ -46,21 +45,9 @@ const FINISH: &str = include_str!("sql/idempotency/finish.sql");
 impl MySqlIdempotency {
     /// The calls of the module that has this outbox table. Nothing is connected yet.
     pub fn new(pool: MySqlPool, outbox: TableName) -> Self {
-        let names = Template::of(&outbox, '`');
-        let fill = |sql: &str| Arc::from(names.fill(sql));
-        let statements = Statements {
-            label: idempotency::label(&outbox),
-            begin: fill(include_str!("sql/idempotency/begin.sql")),
-            look: fill(include_str!("sql/idempotency/look.sql")),
-            take_over: fill(include_str!("sql/idempotency/take_over.sql")),
-            extend: fill(include_str!("sql/idempotency/extend.sql")),
-            finish: fill(FINISH),
-            finished: fill(include_str!("sql/idempotency/finished.sql")),
-            abandon: fill(include_str!("sql/idempotency/abandon.sql")),
-            sweep: fill(include_str!("sql/idempotency/sweep.sql")),
-        };
+        let statements = Arc::new(statements!(&outbox, '`'));
         let table = Arc::new(IdempotencyTable { outbox, prepared: true });
-        Self { pool, table, statements: Arc::new(statements), begin: READ_COMMITTED }
+        Self { pool, table, statements, begin: READ_COMMITTED }
     }
 
     /// Opens transactions at the isolation level of the pool's sessions instead of READ COMMITTED, for handlers that rely on it.
@@ -212,24 +199,10 @@ fn finishing<'q>(sql: &Arc<str>, finish: Finish<'q>) -> Bound<'q> {
 /// whose effect is gone. Without a transaction there is no savepoint, and to release it is an error.
 pub(super) const STILL_OPEN: &str = "SAVEPOINT postbox_call; RELEASE SAVEPOINT postbox_call";
 
-async fn finish(connection: &mut MySqlConnection, what: Finish<'_>) -> Result<bool, sqlx::Error> {
+pub(super) async fn finish(connection: &mut MySqlConnection, what: Finish<'_>) -> Result<bool, sqlx::Error> {
     sqlx::raw_sql(STILL_OPEN).execute(&mut *connection).await?;
     let sql = Template::of(&what.ticket.table().outbox, '`').fill(FINISH);
     Ok(finishing(&sql.into(), what).execute(connection).await?.rows_affected() > 0)
-}
-
-impl IdempotencyTx<SqlxMySql> for &mut Transaction<'_, MySql> {
-    type Error = sqlx::Error;
-
-    async fn finish(self, what: Finish<'_>) -> Result<bool, sqlx::Error> {
-        finish(&mut *self, what).await
-    }
-}
-
-impl IdempotencyDriver for SqlxMySql {
-    async fn finish(tx: &mut Transaction<'static, MySql>, what: Finish<'_>) -> Result<bool, sqlx::Error> {
-        finish(&mut *tx, what).await
-    }
 }
 
 impl Sweep for MySqlIdempotency {

@@ -7,7 +7,8 @@ use time::PrimitiveDateTime;
 
 use super::clause::Bound;
 use super::error::{DEADLOCK, LOCK_WAIT};
-use crate::tx::{Columns, Dialect, EventRow, Session, Statement};
+use super::tx::SqlxMySql;
+use crate::tx::{Columns, Dialect, EventRow, Session, Statement, on_sqlx};
 
 const NO_SUCH_TABLE: u16 = 1146;
 
@@ -19,6 +20,8 @@ pub(crate) enum Value<'q> {
     Bytes(Option<&'q [u8]>),
     Time(Option<PrimitiveDateTime>),
 }
+
+on_sqlx!(SqlxMySql, MySql);
 
 impl Dialect for MySql {
     type Value<'q> = Value<'q>;

@@ -5,20 +5,19 @@ use std::time::Duration;
 
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
 use postbox_core::idempotency::{
-    Begun, Call, Finish, IdempotencyDriver, IdempotencyStore, IdempotencyTable, IdempotencyTx,
-    StoredResponse, Ticket,
+    Begun, Call, Finish, IdempotencyStore, IdempotencyTable, StoredResponse, Ticket,
 };
 use postbox_core::{OutboxTransaction, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::{PgArguments, PgPool, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, Transaction};
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
 use uuid::Uuid;
 
 use super::ask::{self, ask};
 use super::error::classify;
 use super::store::fnv1a;
 use super::tx::SqlxPostgres;
-use crate::idempotency::{self, Statements, TRIES};
+use crate::idempotency::{self, Statements, TRIES, statements};
 use crate::table::Template;
 
 /// The calls of a module, beside its outbox table: `<module>_idempotency`, which `postbox migrate up --idempotency` makes. Cheap to
@@ -51,21 +50,9 @@ const FINISH: &str = include_str!("sql/idempotency/finish.sql");
 impl PgIdempotency {
     /// The calls of the module that has this outbox table. Nothing is connected yet.
     pub fn new(pool: PgPool, outbox: TableName) -> Self {
-        let names = Template::of(&outbox, '"');
-        let fill = |sql: &str| Arc::from(names.fill(sql));
-        let statements = Statements {
-            label: idempotency::label(&outbox),
-            begin: fill(include_str!("sql/idempotency/begin.sql")),
-            look: fill(include_str!("sql/idempotency/look.sql")),
-            take_over: fill(include_str!("sql/idempotency/take_over.sql")),
-            extend: fill(include_str!("sql/idempotency/extend.sql")),
-            finish: fill(FINISH),
-            finished: fill(include_str!("sql/idempotency/finished.sql")),
-            abandon: fill(include_str!("sql/idempotency/abandon.sql")),
-            sweep: fill(include_str!("sql/idempotency/sweep.sql")),
-        };
+        let statements = Arc::new(statements!(&outbox, '"'));
         let table = Arc::new(IdempotencyTable { outbox, prepared: true });
-        Self { pool, table, statements: Arc::new(statements) }
+        Self { pool, table, statements }
     }
 
     /// Keeps no statement prepared: for services behind a transaction pooler that does not know prepared statements. Costs one
@@ -192,23 +179,9 @@ fn finishing<'q>(sql: &Arc<str>, finish: Finish<'q>) -> Bound<'q> {
     query.bind(response.header_block()).bind(response.body.as_deref())
 }
 
-async fn finish(connection: &mut PgConnection, what: Finish<'_>) -> Result<bool, sqlx::Error> {
+pub(super) async fn finish(connection: &mut PgConnection, what: Finish<'_>) -> Result<bool, sqlx::Error> {
     let sql = Template::of(&what.ticket.table().outbox, '"').fill(FINISH);
     Ok(finishing(&sql.into(), what).execute(connection).await?.rows_affected() > 0)
-}
-
-impl IdempotencyTx<SqlxPostgres> for &mut Transaction<'_, Postgres> {
-    type Error = sqlx::Error;
-
-    async fn finish(self, what: Finish<'_>) -> Result<bool, sqlx::Error> {
-        finish(&mut *self, what).await
-    }
-}
-
-impl IdempotencyDriver for SqlxPostgres {
-    async fn finish(tx: &mut Transaction<'static, Postgres>, what: Finish<'_>) -> Result<bool, sqlx::Error> {
-        finish(&mut *tx, what).await
-    }
 }
 
 impl Sweep for PgIdempotency {

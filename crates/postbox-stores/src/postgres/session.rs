@@ -7,7 +7,8 @@ use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::tx::{Columns, Dialect, EventRow, Session, Statement};
+use super::tx::SqlxPostgres;
+use crate::tx::{Columns, Dialect, EventRow, Session, Statement, on_sqlx};
 
 /// A value: of one event, or of several as an array.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(crate) enum Value<'q> {
     Blobs(Vec<Option<&'q [u8]>>),
     Times(Vec<Option<OffsetDateTime>>),
 }
+
+on_sqlx!(SqlxPostgres, Postgres);
 
 impl Dialect for Postgres {
     type Value<'q> = Value<'q>;

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
 use postbox_core::idempotency::{
-    Begun, Call, Finish, IdempotencyDriver, IdempotencyStore, IdempotencyTable, IdempotencyTx,
-    StoredResponse, Ticket,
+    Begun, Call, Finish, IdempotencyStore, IdempotencyTable, StoredResponse, Ticket,
 };
 use postbox_core::{OutboxTransaction, StoreError, TableName};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqlitePool, SqliteRow};
-use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection, Transaction};
+use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
 use uuid::Uuid;
 
 use super::clock::{now, span};
@@ -19,7 +18,7 @@ use super::error::classify;
 use super::link::Patience;
 use super::schema::in_main;
 use super::tx::SqlxSqlite;
-use crate::idempotency::{self, Statements, TRIES};
+use crate::idempotency::{self, Statements, TRIES, statements};
 use crate::table::Template;
 
 /// The calls of a module, beside its outbox table: `<module>_idempotency`, which `postbox migrate up --idempotency` makes. Cheap to
@@ -42,21 +41,9 @@ impl SqliteIdempotency {
     pub fn new(pool: SqlitePool, outbox: TableName) -> Self {
         // A schema that SQLite does not have is an error of the first statement.
         let outbox = in_main(&outbox).unwrap_or(outbox);
-        let names = Template::of(&outbox, '"');
-        let fill = |sql: &str| Arc::from(names.fill(sql));
-        let statements = Statements {
-            label: idempotency::label(&outbox),
-            begin: fill(include_str!("sql/idempotency/begin.sql")),
-            look: fill(include_str!("sql/idempotency/look.sql")),
-            take_over: fill(include_str!("sql/idempotency/take_over.sql")),
-            extend: fill(include_str!("sql/idempotency/extend.sql")),
-            finish: fill(FINISH),
-            finished: fill(include_str!("sql/idempotency/finished.sql")),
-            abandon: fill(include_str!("sql/idempotency/abandon.sql")),
-            sweep: fill(include_str!("sql/idempotency/sweep.sql")),
-        };
+        let statements = Arc::new(statements!(&outbox, '"'));
         let table = Arc::new(IdempotencyTable { outbox, prepared: true });
-        Self { pool, table, statements: Arc::new(statements) }
+        Self { pool, table, statements }
     }
 
     /// Runs a statement that writes, which is made for the time at which it is tried; how many rows it changed.
@@ -191,24 +178,13 @@ pub(super) async fn still_open(connection: &mut SqliteConnection) -> Result<(), 
     }
 }
 
-async fn finish(connection: &mut SqliteConnection, finish: Finish<'_>) -> Result<bool, sqlx::Error> {
+pub(super) async fn finish(
+    connection: &mut SqliteConnection,
+    finish: Finish<'_>,
+) -> Result<bool, sqlx::Error> {
     still_open(&mut *connection).await?;
     let sql = Template::of(&finish.ticket.table().outbox, '"').fill(FINISH);
     Ok(bind(&sql.into(), finish, now()).execute(connection).await?.rows_affected() > 0)
-}
-
-impl IdempotencyTx<SqlxSqlite> for &mut Transaction<'_, Sqlite> {
-    type Error = sqlx::Error;
-
-    async fn finish(self, what: Finish<'_>) -> Result<bool, sqlx::Error> {
-        finish(&mut *self, what).await
-    }
-}
-
-impl IdempotencyDriver for SqlxSqlite {
-    async fn finish(tx: &mut Transaction<'static, Sqlite>, what: Finish<'_>) -> Result<bool, sqlx::Error> {
-        finish(&mut *tx, what).await
-    }
 }
 
 impl Sweep for SqliteIdempotency {

@@ -79,12 +79,7 @@ impl Link {
                 Ok(_) => return Ok(taken),
                 Err(error) => {
                     if let Err(error) = patience.pause(error).await {
-                        let error = classify(error);
-                        // Nothing was begun: the connection is as good as before.
-                        if error.code() == Code::DatabaseLocked {
-                            taken.keep();
-                        }
-                        return Err(error);
+                        return Err(given_up(taken, error));
                     }
                 }
             }
@@ -105,11 +100,7 @@ impl Link {
                 Ok(done) => return Ok(Executed { taken, at, changed: done.rows_affected() }),
                 Err(error) => {
                     if let Err(error) = patience.pause(error).await {
-                        let error = classify(error);
-                        if error.code() == Code::DatabaseLocked {
-                            taken.keep();
-                        }
-                        return Err(error);
+                        return Err(given_up(taken, error));
                     }
                 }
             }
@@ -143,6 +134,15 @@ impl Link {
             let _ = within(OPERATION_LIMIT, open.connection.close()).await;
         }
     }
+}
+
+/// The lock was waited for in vain. Nothing was begun: the connection is as good as before.
+fn given_up(taken: Taken<'_>, error: sqlx::Error) -> StoreError {
+    let error = classify(error);
+    if error.code() == Code::DatabaseLocked {
+        taken.keep();
+    }
+    error
 }
 
 /// Opens the file; what is in the way is said in words.
