@@ -30,9 +30,12 @@ async fn up_is_idempotent_and_repairs() {
     let plan = plan_with(&mut connection, &table, ALL).await.unwrap();
     assert!(plan.steps.len() > 5, "{plan:#?}");
     assert_eq!(db.sql("show tables"), "", "a plan is only a plan");
+    sqlx::raw_sql("SET SESSION lock_wait_timeout = 7").execute(&mut connection).await.unwrap();
     let mut seen = 0;
     let done = up_with(&mut connection, &table, ALL, |_| seen += 1).await.unwrap();
     assert_eq!((done.steps.len(), seen), (plan.steps.len(), plan.steps.len()));
+    let limit = sqlx::query_scalar::<_, u64>("SELECT @@SESSION.lock_wait_timeout").fetch_one(&mut connection);
+    assert_eq!(limit.await.unwrap(), 7, "the limits of the session are as they were");
     // What is there stays, also where it is not asked for again.
     for extras in [ALL, Extras::default()] {
         let again = plan_with(&mut connection, &table, extras).await.unwrap();

@@ -170,17 +170,21 @@ async fn a_bare_table_is_upgraded_in_place_under_load() {
     assert_eq!(claim(&store, 10).await.rows.len(), 10);
 }
 
+/// A concurrent build waits for this transaction.
+async fn hold_up_builds(db: &TestDb) -> PgConnection {
+    db.psql("CREATE TABLE other (a int)");
+    let mut slow = connect(db).await;
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO other VALUES (1)";
+    sqlx::raw_sql(begin).execute(&mut slow).await.unwrap();
+    slow
+}
+
 #[tokio::test]
 async fn an_interrupted_run_is_repaired() {
     let db = PgServer::shared().database();
     db.psql(SEED_DDL);
-    db.psql("CREATE TABLE other (a int)");
-    // A concurrent build waits for this transaction: time to kill it half-way.
-    let mut slow = connect(&db).await;
-    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO other VALUES (1)")
-        .execute(&mut slow)
-        .await
-        .unwrap();
+    // Time to kill a build half-way.
+    let mut slow = hold_up_builds(&db).await;
     let options = connect_options(&db.url).unwrap().application_name("interrupted");
     let run = tokio::spawn(async move {
         migrate::up(&mut options.connect().await.unwrap(), &name(), |_| {}).await.is_err()
@@ -200,22 +204,17 @@ async fn an_interrupted_run_is_repaired() {
     assert!(up(&db).await.is_empty());
 }
 
-/// Many a role has limits for what serves requests. They end no build, and are there again when the migration is done.
+/// Many a role or session has limits for what serves requests. They end no build, and are there again when the migration is done.
 #[tokio::test]
 async fn a_build_takes_longer_than_the_role_may() {
     let db = PgServer::shared().database();
     db.psql(SEED_DDL);
-    db.psql("CREATE TABLE other (a int)");
-    // A concurrent build waits for this transaction.
-    let mut slow = connect(&db).await;
-    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; INSERT INTO other VALUES (1)")
-        .execute(&mut slow)
-        .await
-        .unwrap();
+    let mut slow = hold_up_builds(&db).await;
     let options = connect_options(&db.url).unwrap().application_name("limited");
-    let options = options.options([("statement_timeout", "2s"), ("lock_timeout", "2s")]);
+    let options = options.options([("statement_timeout", "2s")]);
     let run = tokio::spawn(async move {
         let mut connection = options.connect().await.unwrap();
+        sqlx::raw_sql("SET lock_timeout = '2s'").execute(&mut connection).await.unwrap();
         migrate::up(&mut connection, &name(), |_| {}).await.unwrap();
         let limits = "SELECT current_setting('statement_timeout') || ' ' || current_setting('lock_timeout')";
         sqlx::query_scalar::<_, String>(limits).fetch_one(&mut connection).await.unwrap()

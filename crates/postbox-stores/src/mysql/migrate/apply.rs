@@ -219,16 +219,22 @@ async fn run(connection: &mut MySqlConnection, sql: &str) -> Result<(), StoreErr
 }
 
 /// One migration of a table at a time: the second finds nothing to do.
-struct Alone(String);
+struct Alone {
+    lock: String,
+    /// The limit that the session had for locks.
+    limit: u64,
+}
 
 impl Alone {
     async fn wait(connection: &mut MySqlConnection, table: &TableName) -> Result<Self, StoreError> {
         let (schema, table) = locate(connection, table).await?;
+        let limit = sqlx::query_scalar("SELECT @@SESSION.lock_wait_timeout").fetch_one(&mut *connection);
+        let limit = limit.await.map_err(classify)?;
         sqlx::raw_sql(LOCK_LIMIT).execute(&mut *connection).await.map_err(classify)?;
         let name = lock_name("migrate", &schema, &table);
         let lock = sqlx::query_scalar::<_, Option<bool>>("SELECT GET_LOCK(?, 60)").bind(&name);
         if lock.fetch_one(connection).await.map_err(classify)? == Some(true) {
-            return Ok(Self(name));
+            return Ok(Self { lock: name, limit });
         }
         let message = format!("another migration of {table} is under way");
         Err(StoreError::new(Code::MigrationInterrupted, StoreErrorKind::Refused, message))
@@ -237,7 +243,7 @@ impl Alone {
     /// The end of the session would give it back too.
     async fn end(self, connection: &mut MySqlConnection) {
         let _ = sqlx::raw_sql("UNLOCK TABLES").execute(&mut *connection).await;
-        let _ = sqlx::query("DO RELEASE_LOCK(?)").bind(self.0).execute(&mut *connection).await;
-        let _ = sqlx::raw_sql("SET SESSION lock_wait_timeout = DEFAULT").execute(connection).await;
+        let _ = sqlx::query("DO RELEASE_LOCK(?)").bind(self.lock).execute(&mut *connection).await;
+        let _ = sqlx::query("SET SESSION lock_wait_timeout = ?").bind(self.limit).execute(connection).await;
     }
 }

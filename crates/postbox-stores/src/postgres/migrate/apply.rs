@@ -18,9 +18,9 @@ const LOCK_LIMIT: &str = "300ms";
 const TRIES: u32 = 100;
 const HELD_UP: &str = "a transaction on the table does not end";
 
-/// Limits that a role may have for what serves requests: an index takes as long as it takes. Short locks have their own.
-const LIMITS: &str =
-    "FROM pg_settings WHERE name IN ('lock_timeout', 'statement_timeout', 'transaction_timeout')";
+/// Limits that a session may have for what serves requests: an index takes as long as it takes. Short locks have their own.
+const LIMITS: &str = "SELECT name, setting FROM pg_settings
+    WHERE name IN ('lock_timeout', 'statement_timeout', 'transaction_timeout')";
 
 /// Brings a table to the state that this version wants: makes it, upgrades it, or finishes what was interrupted.
 /// Calls `progress` before each step. Answers the plan that was carried out; a second run has no steps.
@@ -54,23 +54,31 @@ pub async fn up_with(
 ) -> Result<Plan, StoreError> {
     expect_one_session(connection).await?;
     one_at_a_time(connection).await?;
-    let done = all_steps(connection, table, extras, progress).await;
+    let limits: Vec<(String, String)> =
+        sqlx::query_as(LIMITS).fetch_all(&mut *connection).await.map_err(classify)?;
+    let done = all_steps(connection, table, extras, &limits, progress).await;
     // Also after a failure: whoever keeps this connection, as a pool does, would keep all others from migrating.
     let unlock = "SELECT pg_advisory_unlock(hashtextextended('postbox:migrate', 0))";
-    let limits = format!("SELECT set_config(name, reset_val, false) {LIMITS}");
-    let ended = run(connection, &format!("{unlock}; {limits}")).await.map_err(classify);
+    let ended = run(connection, &format!("{unlock}; {}", set(&limits, None))).await.map_err(classify);
     let plan = done?;
     ended?;
     Ok(plan)
+}
+
+/// Sets limits to this value, or back to what they were.
+fn set(limits: &[(String, String)], value: Option<&str>) -> String {
+    let set = |(name, was): &(String, String)| format!("SET {name} = '{}'", value.unwrap_or(was));
+    limits.iter().map(set).collect::<Vec<_>>().join("; ")
 }
 
 async fn all_steps(
     connection: &mut PgConnection,
     table: &TableName,
     extras: Extras,
+    limits: &[(String, String)],
     mut progress: impl FnMut(&Step),
 ) -> Result<Plan, StoreError> {
-    run(connection, &format!("SELECT set_config(name, '0', false) {LIMITS}")).await.map_err(classify)?;
+    run(connection, &set(limits, Some("0"))).await.map_err(classify)?;
     let plan = plan_with(connection, table, extras).await?;
     for step in &plan.steps {
         progress(step);
