@@ -44,6 +44,7 @@ impl PgStoreBuilder {
             max_attempts: AtomicI32::new(25),
             heard: Heard::default(),
             unsure: AtomicBool::new(false),
+            busy: std::sync::Mutex::default(),
             renewed: std::sync::Mutex::default(),
         }))
     }

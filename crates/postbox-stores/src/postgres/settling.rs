@@ -1,8 +1,8 @@
 //! ⑥ Settle: what became of rows, in one fenced statement for all that are fenced in the same way.
 
-use std::collections::HashMap;
-use std::sync::PoisonError;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
 
 use postbox_core::redact::Summary;
@@ -77,24 +77,40 @@ impl Inner {
         let alike = opened.statements.own.as_ref().filter(|_| are_alike(&settlements));
         let mut link = self.settles.take().await?;
         let (begun, sure) = (Instant::now(), !self.unsure.load(Ordering::Relaxed));
-        let written = if let Some(own) = alike {
-            self.write_alike(opened, own, &settlements, &mut link.connection).await
-        } else {
-            in_order(&mut settlements);
-            self.write(opened, &settlements, &mut link.connection).await
-        };
-        let settled = match written {
-            Ok(lost) => Ok(Settled { lost, ..Settled::default() }),
-            Err(error) if is_lock_timeout(&error) => {
-                self.settle_free(opened, &settlements, &mut link.connection).await
+        let settled = if self.waits_for_locks(&settlements) {
+            let written = if let Some(own) = alike {
+                self.write_alike(opened, own, &settlements, &mut link.connection).await
+            } else {
+                in_order(&mut settlements);
+                self.write(opened, &settlements, &mut link.connection).await
+            };
+            match written {
+                Ok(lost) => Ok(Settled { lost, ..Settled::default() }),
+                Err(error) if is_lock_timeout(&error) => {
+                    if alike.is_some() {
+                        // Some may have been written before the others were waited for.
+                        self.unsure.store(true, Ordering::Relaxed);
+                    }
+                    let settled = self.settle_free(opened, &settlements, &mut link.connection).await;
+                    let rows = settled.as_ref().map_or(0, |settled| settled.busy.len());
+                    tracing::warn!(
+                        table = &*self.label,
+                        rows,
+                        "somebody has locked rows that are to be settled"
+                    );
+                    settled
+                }
+                Err(error) => Err(error),
             }
-            Err(error) => Err(error),
+        } else {
+            self.settle_free(opened, &settlements, &mut link.connection).await
         };
         let settled = match settled {
             Ok(settled) => link.keep().await.map(|()| settled),
             Err(error) => Err(error),
         };
         let settled = settled?;
+        self.note_busy(&settlements, &settled.busy);
         // Only what changed something was written, and waited for the disk.
         if sure && settled.lost.len() + settled.busy.len() < settlements.len() {
             self.durable.up_to(begun);
@@ -196,6 +212,29 @@ impl Inner {
         within(OPERATION_LIMIT, taken).await
     }
 
+    /// Whether a settle of these is worth waiting for: not with one among them that somebody has had locked since the last settle of
+    /// it. All others would wait for it once more.
+    fn waits_for_locks(&self, settlements: &[&Settlement]) -> bool {
+        let busy = self.busy();
+        let known = || settlements.iter().filter(|one| busy.contains(&one.lease.row)).count();
+        busy.is_empty() || [0, settlements.len()].contains(&known())
+    }
+
+    /// Of these rows so many could not be settled.
+    fn note_busy(&self, settlements: &[&Settlement], rows: &[Uuid]) {
+        let mut busy = self.busy();
+        if !busy.is_empty() {
+            for one in settlements {
+                busy.remove(&one.lease.row);
+            }
+        }
+        busy.extend(rows);
+    }
+
+    fn busy(&self) -> MutexGuard<'_, HashSet<Uuid>> {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Somebody has locked a row of the batch for longer than we wait: settles the others, and says which were busy.
     async fn settle_free(
         &self,
@@ -216,11 +255,6 @@ impl Inner {
         in_order(&mut ours);
         let lost = self.write(opened, &ours, connection).await?;
         self.settles.commit(connection).await?;
-        tracing::warn!(
-            table = &*self.label,
-            rows = busy.len(),
-            "somebody has locked rows that are to be settled"
-        );
         Ok(Settled { lost, busy })
     }
 

@@ -1,7 +1,7 @@
 //! ④ [`PgStore`]: what a relay asks of its table, and what is looked at before it starts. `claim.rs` claims rows, `settling.rs` writes what
 //! became of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32};
 use std::time::Duration;
@@ -61,6 +61,8 @@ pub(super) struct Inner {
     pub(super) heard: Heard,
     /// The last settle's answer was lost: rows that no longer match may be its own work.
     pub(super) unsure: AtomicBool,
+    /// Rows that somebody else had locked when they were last to be settled.
+    pub(super) busy: std::sync::Mutex<HashSet<Uuid>>,
     /// Where there is no token: the lock's time after its last renewal, by row and the time it was claimed.
     pub(super) renewed: std::sync::Mutex<HashMap<(Uuid, OffsetDateTime), OffsetDateTime>>,
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use postbox_core::store::Standing;
+use postbox_core::store::{Settled, Settlement, Standing, Store as _, Verdict};
 use postbox_core::{Delivery, DispatchError, Dispatcher, EventId, Relay, RelayHandle, Settings};
 use postbox_stores::postgres::{PgStore, Strategy};
 use postbox_testkit::eventually;
@@ -126,6 +126,37 @@ async fn a_locked_suspect_holds_up_nobody() {
     tx.rollback().await.unwrap();
     is_published(&table, "and then the suspect", suspect).await;
     relay.shutdown().await.unwrap();
+}
+
+/// What is settled with it is written all the same: at first, while it is known that somebody has it, and where the row has moved, so that
+/// it is looked for after the others were written. None of them is taken for another relay's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_row_is_settled_when_it_is_free() {
+    let stores: [fn(&Table) -> PgStore; 2] = [Table::leasing, |table| table.store(true)];
+    for (moved, store) in [false, true].into_iter().flat_map(|moved| stores.map(|store| (moved, store))) {
+        let table = Table::new(Shape::Migrated).await;
+        let ids = enqueue(&table, events(4)).await;
+        let store = store(&table);
+        let rows = claim(&store, 10).await.rows;
+        let arrived = |numbers: &[usize]| -> Vec<Settlement> {
+            let leases = numbers.iter().map(|number| rows[*number].lease.clone());
+            leases.map(|lease| Settlement::new(lease, Verdict::Delivered)).collect()
+        };
+        let published = || table.db.psql("SELECT count(*) FROM org_outbox WHERE published_at IS NOT NULL");
+        if moved {
+            table.db.psql(&format!("UPDATE org_outbox SET metadata = '1' WHERE event_id = '{}'", ids[0]));
+        }
+        let tx = lock(&table, ids[0]).await;
+        let busy = || Settled { busy: vec![rows[0].lease.row], ..Settled::default() };
+        for (settled, numbers) in [("2", &[0, 1, 2][..]), ("3", &[0, 3]), ("3", &[0])] {
+            assert_eq!(store.settle(&arrived(numbers)).await.unwrap(), busy(), "{moved} {numbers:?}");
+            assert_eq!(published(), settled);
+        }
+        tx.rollback().await.unwrap();
+        assert_eq!(store.settle(&arrived(&[0])).await.unwrap(), Settled::default());
+        assert_eq!(published(), "4");
+        store.close().await;
+    }
 }
 
 /// Leases are renewed by one statement.
