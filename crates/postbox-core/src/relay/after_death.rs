@@ -37,7 +37,7 @@ pub(super) struct AfterDeath<S: Store> {
     pub(super) telemetry: Telemetry,
     health: RelayHealth,
     pub(super) route: Option<Route>,
-    /// What became of letters whose rows somebody had locked: written down when those are free.
+    /// What became of letters, until it is written down: those whose rows somebody has locked wait until these are free.
     pub(super) unsettled: Vec<(Lease, LetterVerdict)>,
 }
 
@@ -83,6 +83,8 @@ impl<S: Store> AfterDeath<S> {
             );
             let rest = self.settings.poll_interval;
             if tokio::time::timeout(rest, stop.wait_for(|stop| *stop)).await.is_ok() {
+                // It may panic again: then the next relay sends once more what arrived.
+                let _ = catch(AssertUnwindSafe(self.settle())).await;
                 return;
             }
         }
@@ -109,17 +111,16 @@ impl<S: Store> AfterDeath<S> {
                         rest = rest.max(self.settings.backoff.after(failures));
                     }
                 }
+            } else {
+                // Whoever leads by now would send again what has arrived.
+                self.settle().await;
             }
             let stopped = tokio::time::timeout(rest, stop.wait_for(|stop| *stop)).await.is_ok();
             if stopped {
-                return self.settle_last().await;
+                self.settle().await;
+                return;
             }
         }
-    }
-
-    /// The last try to write down what arrived while its row was locked: the next relay would send it again.
-    pub(super) async fn settle_last(&mut self) {
-        self.settle(Vec::new()).await;
     }
 
     async fn look(

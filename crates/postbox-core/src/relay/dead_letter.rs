@@ -12,7 +12,6 @@ use super::after_death::AfterDeath;
 use super::backoff::tries;
 use super::circuit::Circuit;
 use super::lane::Item;
-use super::settings::LONGEST;
 use super::unit::{Dispatching, End, Ended};
 use crate::dispatcher::{BoxDispatcher, Dispatcher as _};
 use crate::failpoint;
@@ -56,7 +55,7 @@ impl<S: Store> AfterDeath<S> {
     /// Sends one batch to the dead-letter route.
     pub(super) async fn post(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Posted, StoreError> {
         // First: what arrived must not be leased once more.
-        let sent = self.settle(Vec::new()).await;
+        let sent = self.settle().await;
         let nothing = Posted { sent, more: false };
         let Some(route) = &self.route else { return Ok(nothing) };
         let asked = Instant::now();
@@ -78,7 +77,8 @@ impl<S: Store> AfterDeath<S> {
         }
         let more = letters.len() >= limit || letters.len() == 1;
         let verdicts = self.send(letters, probe, asked, stop).await;
-        Ok(Posted { sent: sent + self.settle(verdicts).await, more })
+        self.unsettled.extend(verdicts);
+        Ok(Posted { sent: sent + self.settle().await, more })
     }
 
     /// Sends letters and waits for all answers, or, when it is to stop, for as long as that may take.
@@ -126,6 +126,8 @@ impl<S: Store> AfterDeath<S> {
         let mut stopping = false;
         while running > 0 {
             let report = tokio::select! {
+                // What has been answered by the end of its time counts.
+                biased;
                 Some(report) = answers.recv() => report,
                 _ = stop.wait_for(|stop| *stop), if !stopping => {
                     stopping = true;
@@ -174,7 +176,6 @@ impl<S: Store> AfterDeath<S> {
                 LetterVerdict::Sent
             }
             End::Retry { after, .. } => {
-                let after = after.map(|after| after.min(LONGEST));
                 LetterVerdict::Later(after.unwrap_or_else(|| self.settings.backoff.after(tries(dead_for))))
             }
             End::Reject { error } => {
@@ -189,15 +190,14 @@ impl<S: Store> AfterDeath<S> {
     /// Writes down what became of letters, however long the database is gone; answers how many arrived. Those whose rows somebody has
     /// locked hold up no others: they come along with the next. What cannot be written before the relay ends is sent again when its
     /// lease has run out.
-    pub(super) async fn settle(&mut self, mut verdicts: Vec<(Lease, LetterVerdict)>) -> usize {
-        // Kept there while they are written: whoever drops this, or panics in it, must not forget what arrived.
-        self.unsettled.append(&mut verdicts);
+    pub(super) async fn settle(&mut self) -> usize {
         if self.unsettled.is_empty() {
             return 0;
         }
         let mut wait = Duration::from_millis(20);
         loop {
             failpoint::hit("letters.settle", self.store.table()).await;
+            // They stay where they are meanwhile: whoever drops this, or panics in it, must not forget what arrived.
             match self.store.settle_letters(self.unsettled.clone()).await {
                 Ok(Settled { lost, busy }) => {
                     if !lost.is_empty() {

@@ -41,7 +41,8 @@ impl<S: Store> Engine<S> {
         }
         after_death.stop();
         self.drain().await;
-        after_death.ended(self.settings.drain_timeout.max(CLOSE_LIMIT)).await;
+        // As long as it waits for answers, and then for the database: what has arrived is to be written down.
+        after_death.ended(self.settings.drain_timeout + CLOSE_LIMIT).await;
         self.close().await;
         Ok(())
     }
@@ -75,7 +76,7 @@ impl<S: Store> Engine<S> {
 
     pub(super) async fn close(&mut self) {
         if let Some(work) = &mut self.after_death {
-            let _ = tokio::time::timeout(CLOSE_LIMIT, work.settle_last()).await;
+            let _ = tokio::time::timeout(CLOSE_LIMIT, work.settle()).await;
         }
         // A database that is silent notices by itself that this relay is gone.
         let _ = tokio::time::timeout(CLOSE_LIMIT, self.store.close()).await;

@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::fan::Answer;
 use super::lane::Lane;
 use super::lease::{Stage, key};
-use super::settings::{LONGEST, Settings};
+use super::settings::Settings;
 use super::unit::{End, Ended};
 use crate::code::Code;
 use crate::event::EventId;
@@ -56,7 +56,6 @@ impl Outcome {
             End::Retry { after, outcome, error } => {
                 let failure = failure(outcome, &error);
                 let last = lease.attempts >= settings.max_attempts;
-                let after = after.map(|after| after.min(LONGEST));
                 let after = after.unwrap_or_else(|| settings.backoff.after(lease.attempts));
                 let verdict = if last {
                     Verdict::Dead { reason: error }

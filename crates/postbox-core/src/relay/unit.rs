@@ -7,7 +7,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use super::lane::Item;
-use super::settings::Settings;
+use super::settings::{LONGEST, Settings};
 use crate::code::Code;
 use crate::dispatcher::{
     BoxDispatcher, Delivery, DispatchError, DispatchErrorKind, Dispatcher as _, Outcome, Receipts,
@@ -275,7 +275,9 @@ impl Unit {
             _ => "retry",
         };
         match failure.kind() {
-            DispatchErrorKind::Retry(after) => End::Retry { after, outcome, error },
+            DispatchErrorKind::Retry(after) => {
+                End::Retry { after: after.map(|after| after.min(LONGEST)), outcome, error }
+            }
             DispatchErrorKind::Reject => End::Reject { error },
             DispatchErrorKind::Unavailable => End::Unavailable { error },
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::active;
+use crate::dispatcher::{Delivery, DispatchError, Dispatcher};
 use crate::letter::{Letter, LetterRequest, LetterVerdict, Requirements};
 use crate::relay::Relay;
 use crate::store::{Claim, ClaimRequest, Claimed, Lease, Renewed, Settled, Settlement, Store, StoreError};
@@ -16,6 +17,8 @@ use crate::until::until;
 struct Dead {
     /// The first look panics; then nothing is dead. Else one event is dead, and somebody has locked its row when it is first settled.
     panics: bool,
+    /// And so many others are, whose rows are free.
+    others: usize,
     looks: Arc<AtomicUsize>,
     settles: Arc<AtomicUsize>,
 }
@@ -57,7 +60,7 @@ impl Store for Dead {
     async fn letters(&self, _: LetterRequest) -> Result<Vec<Letter>, StoreError> {
         let first = self.looks.fetch_add(1, Ordering::SeqCst) == 0;
         assert!(!(first && self.panics), "the first time, on purpose");
-        let rows = active(usize::from(first)).rows.into_iter();
+        let rows = active(if first { 1 + self.others } else { 0 }).rows.into_iter();
         let letter = |row: Claimed| Letter {
             dead_at: row.delivery.meta.created_at,
             lease: row.lease,
@@ -114,4 +117,25 @@ async fn a_letter_whose_row_was_locked_is_settled_when_the_relay_stops() {
     until("a letter that is sent", || store.settles() == 1).await;
     relay.shutdown().await.unwrap();
     assert_eq!(store.settles(), 2);
+}
+
+/// The first is sent at once, and there is no end of the others.
+#[derive(Clone, Default)]
+struct OnlyTheFirst(Arc<AtomicUsize>);
+
+impl Dispatcher for OnlyTheFirst {
+    async fn dispatch(&self, _: &Delivery) -> Result<(), DispatchError> {
+        if self.0.fetch_add(1, Ordering::SeqCst) == 0 { Ok(()) } else { std::future::pending().await }
+    }
+}
+
+/// What has arrived is written down when the time of the others is over: the next relay would send it again.
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_arrived_is_settled_though_another_is_cut_off_by_a_stop() {
+    let (store, sink) = (Dead { others: 1, ..Dead::default() }, OnlyTheFirst::default());
+    let relay = Relay::builder(store.clone()).dispatcher(FailingDispatcher::times(0));
+    let relay = relay.dead_letters("dead", sink.clone()).build().unwrap().spawn();
+    until("letters that are sent", || sink.0.load(Ordering::SeqCst) == 2).await;
+    relay.shutdown().await.unwrap();
+    assert_eq!(store.settles(), 2, "once, and once more since its row was locked");
 }
