@@ -51,7 +51,7 @@ impl<S: Store> Engine<S> {
         match wanted {
             Asked::Rows(ClaimMode::Suspect) => {
                 let found = !empty || !claim.buried.is_empty();
-                self.suspects.answered(found, claim.suspects, now + self.settings.poll_interval);
+                self.suspects.answered(found, claim.suspects, soon);
                 for lane in self.lanes.iter_mut().filter(|lane| empty && lane.wants_probe(now)) {
                     lane.circuit.in_vain(soon);
                 }

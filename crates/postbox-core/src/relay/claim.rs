@@ -122,8 +122,7 @@ impl<S: Store> Engine<S> {
         // A relay that stands by claims no event to probe with: the next hot one is its probe.
         let probes = self.standing == Standing::Active;
         if let Some(number) = self.lanes.iter().position(|lane| probes && lane.wants_probe(now)) {
-            self.probing = Some(number);
-            return Some(Asked::Rows(ClaimMode::Probe(self.lanes[number].topics().cloned().collect())));
+            return Some(Asked::Rows(self.probe(number)));
         }
         if now < self.next_claim {
             return None;
@@ -133,6 +132,12 @@ impl<S: Store> Engine<S> {
         let claims = room_for_a_batch && !too_soon && self.lanes.iter().any(|lane| !self.blocked(lane));
         self.make_room(claims, now);
         if claims { Some(Asked::Rows(ClaimMode::Waiting)) } else { beat }
+    }
+
+    /// Claims an event to find out whether this lane's sink is back.
+    pub(super) fn probe(&mut self, number: usize) -> ClaimMode {
+        self.probing = Some(number);
+        ClaimMode::Probe(self.lanes[number].topics().cloned().collect())
     }
 
     /// Of events for several sinks that wait for others of their strand: they are in no lane yet, which would count them.
@@ -152,7 +157,11 @@ impl<S: Store> Engine<S> {
 
     /// A lane that is down or full: its topics are left out of the claim.
     pub(super) fn blocked(&self, lane: &Lane) -> bool {
-        lane.circuit.is_open() || lane.held >= self.lane_capacity() || lane.held_bytes >= self.lane_bytes()
+        let most = self.lane_capacity();
+        lane.circuit.is_open()
+            || lane.held >= most
+            || lane.held_bytes >= self.lane_bytes()
+            || lane.busy >= most
     }
 
     /// A lane whose sink works, and that has all it may have.
@@ -163,7 +172,8 @@ impl<S: Store> Engine<S> {
     /// One that was full has less than half of what it may have.
     pub(super) fn starves(&self, number: usize) -> bool {
         let lane = &self.lanes[number];
-        lane.held * 2 < self.lane_capacity() && lane.held_bytes * 2 < self.lane_bytes()
+        let most = self.lane_capacity();
+        lane.busy < most && lane.held * 2 < most && lane.held_bytes * 2 < self.lane_bytes()
     }
 
     /// Whether a tenant has so much of a lane that it gets no more.
@@ -194,7 +204,7 @@ impl<S: Store> Engine<S> {
 
     pub(super) fn room(&self) -> usize {
         let all = self.lane_capacity().saturating_mul(self.lanes.len());
-        all.saturating_sub(self.held.len() - self.held_hot)
+        all.saturating_sub(self.held.len() - self.held_hot - self.held_busy)
     }
 
     pub(super) fn request(&self, mode: ClaimMode, limit: usize) -> ClaimRequest {

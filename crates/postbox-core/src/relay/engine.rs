@@ -49,6 +49,8 @@ pub(super) struct Engine<S: Store> {
     pub(super) held: RowMap<HeldKey, Held>,
     /// How many of these came by the hot path.
     pub(super) held_hot: usize,
+    /// How many of the others somebody else has locked, so that they cannot be settled.
+    pub(super) held_busy: usize,
     /// The relay's end of the hot path.
     pub(super) hot: Option<HotEnd>,
     pub(super) tracker: Tracker,
@@ -132,6 +134,7 @@ impl<S: Store> Engine<S> {
             lanes,
             held: RowMap::default(),
             held_hot: 0,
+            held_busy: 0,
             hot,
             outcomes: Outcomes::default(),
             reports,

@@ -49,6 +49,9 @@ pub(super) struct Lane {
     /// Rows claimed for this lane and not yet settled, and their bytes. Hot ones have a bound of their own.
     pub(super) held: usize,
     pub(super) held_bytes: usize,
+    /// Rows that are to be settled and that somebody else has locked. They are not among those that it holds, and have a bound of their
+    /// own.
+    pub(super) busy: usize,
     /// What tenants have of it, where they share it.
     pub(super) shares: Option<Shares>,
     pub(super) last_error: Option<String>,
@@ -75,6 +78,7 @@ impl Lane {
             running: 0,
             held: 0,
             held_bytes: 0,
+            busy: 0,
             shares: None,
             last_error: None,
             deliveries: Deliveries::default(),

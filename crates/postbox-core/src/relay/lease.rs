@@ -141,8 +141,10 @@ impl<S: Store> Engine<S> {
             self.held_hot -= 1;
         }
         if !held.busy {
-            let_off(&mut self.lanes, held);
+            return each_lane(&mut self.lanes, held, |lane| lane.let_off(&held.load));
         }
+        self.held_busy -= usize::from(held.slot.is_none());
+        each_lane(&mut self.lanes, held, |lane| lane.busy -= 1);
     }
 
     /// Somebody has locked a row that is to be settled: meanwhile its sinks have room for others, and can be probed.
@@ -150,7 +152,11 @@ impl<S: Store> Engine<S> {
         let held = self.held.get_mut(key).filter(|held| held.stage == Stage::Settling && held.earlier == 0);
         if let Some(held) = held.filter(|held| !held.busy) {
             held.busy = true;
-            let_off(&mut self.lanes, held);
+            self.held_busy += usize::from(held.slot.is_none());
+            each_lane(&mut self.lanes, held, |lane| {
+                lane.let_off(&held.load);
+                lane.busy += 1;
+            });
         }
     }
 
@@ -273,10 +279,10 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// The lanes that count it count it no more.
-fn let_off(lanes: &mut [Lane], held: &Held) {
+/// Each lane that counts it.
+fn each_lane(lanes: &mut [Lane], held: &Held, change: impl Fn(&mut Lane)) {
     let lane = held.load.lane.filter(|_| held.slot.is_none());
     for number in held.fan.iter().flat_map(|fan| fan.counted()).chain(lane) {
-        lanes[number].let_off(&held.load);
+        change(&mut lanes[number]);
     }
 }

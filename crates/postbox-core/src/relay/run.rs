@@ -92,9 +92,8 @@ impl<S: Store> Engine<S> {
         let mut suspects = false;
         for number in 0..self.lanes.len() {
             if self.claiming.is_none() && self.lanes[number].wants_probe(Instant::now()) {
-                self.probing = Some(number);
-                let topics = self.lanes[number].topics().cloned().collect();
-                suspects |= self.claim_by_hand(ClaimMode::Probe(topics)).await?;
+                let probe = self.probe(number);
+                suspects |= self.claim_by_hand(probe).await?;
             }
         }
         suspects |= self.claim_by_hand(ClaimMode::Waiting).await?;

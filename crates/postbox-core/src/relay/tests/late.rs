@@ -313,6 +313,33 @@ async fn a_row_that_somebody_has_locked_keeps_no_sink_from_being_probed() {
     assert_eq!((engine.held.len(), engine.lanes[0].held, engine.lanes[0].held_bytes), (0, 0, 0));
 }
 
+/// Somebody has locked as many rows of one sink as a relay may hold. It takes no more of them, and goes on with the others.
+#[tokio::test(start_paused = true)]
+async fn many_rows_that_somebody_has_locked_leave_the_other_sink_its_events() {
+    let sink = || FailingDispatcher::times(0);
+    let relay = Relay::builder(endless()).route("shop.**", sink()).route("**", sink());
+    let mut engine = relay.set(|settings| settings.batch_size = 2).build().unwrap().engine;
+    engine.standing = Standing::Active;
+    let room = engine.room();
+    while !engine.blocked(&engine.lanes[0]) {
+        engine.claimed(Instant::now(), &WAITING, Ok(active(4)));
+        for item in engine.lanes[0].drain_cold() {
+            engine.finish(arrived(item.lease));
+        }
+        let batch = taken(&mut engine);
+        let busy = batch.leases().map(|lease| lease.row).collect();
+        engine.settled(batch, &Settled { busy, ..Settled::default() });
+        assert!(engine.held.len() <= room, "without end");
+    }
+    engine.next_claim = Instant::now();
+    assert_eq!((engine.held.len(), engine.room()), (room / 2, room), "they take no place of the others");
+    assert_eq!(engine.what_to_claim(Instant::now()), Some(WAITING));
+    assert_eq!(engine.request(ClaimMode::Waiting, 1).exclude.len(), 1);
+    let batch = taken(&mut engine);
+    engine.settled(batch, &Settled::default());
+    assert_eq!((engine.held.len(), engine.held_busy, engine.lanes[0].busy), (0, 0, 0));
+}
+
 /// One sink of two takes its time. What waits behind its event is as large as all that may be in flight, and leaves nothing for others.
 #[tokio::test(start_paused = true)]
 async fn large_events_behind_one_that_takes_long_go_back() {
