@@ -1,4 +1,4 @@
-//! `cargo xtask bench all`: every figure of the book's page on benchmarks, one after another on one machine in one run.
+//! `cargo xtask bench all`: nearly every figure of the book's page on benchmarks, one after another on one machine in one run.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};

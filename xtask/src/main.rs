@@ -30,7 +30,7 @@ The project's own commands.
     cargo xtask bench NAME [ARGS]    build for release and run one benchmark on a private PostgreSQL that syncs,
                                      or with --sqlite on a file; `bench peers` installs what it compares with first,
                                      `bench sinks` and `bench outage --brokers` the brokers
-    cargo xtask bench all [WORD…]    all figures of the book in one run, on a machine that does nothing else: an hour; or those
+    cargo xtask bench all [WORD…]    nearly all figures of the book in one run, on a machine that does nothing else: an hour; or those
                                      whose line has a WORD
     cargo xtask faults [NAME…]       make things fail, scenario by scenario, and print a table; --times N repeats it from other
                                      seeds, --seed N says the first of them, --soak MINUTES is one long storm

@@ -90,7 +90,7 @@ fn the_page_on_monitoring_names_metrics_and_alerts_that_there_are() {
         words.filter(|word| word.starts_with("Outbox") && *word != "Outbox").map(str::to_owned).collect();
     assert_eq!(named, rules);
     // In the last table, our names are on the right.
-    let (_, mapping) = page.split_once("| there | here |").unwrap();
+    let (_, mapping) = page.split_once("| names that other outbox libraries use | here |").unwrap();
     let known: BTreeSet<String> = METRICS.iter().map(|metric| format!("outbox_{}", metric.name)).collect();
     let mut mapped = BTreeSet::new();
     for line in mapping.lines().filter(|line| line.starts_with("| `")) {

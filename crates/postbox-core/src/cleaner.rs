@@ -137,7 +137,7 @@ pub struct Cleaner<S> {
 }
 
 impl<S: Sweep> Cleaner<S> {
-    /// A cleaner with the defaults of the contract: every minute, after 7 days, 500 rows at a time, dead rows kept.
+    /// A cleaner with the documented defaults: every minute, after 7 days, 500 rows at a time, dead rows kept.
     pub fn new(store: S) -> Self {
         let telemetry = Telemetry::new("outbox", store.table(), crate::telemetry::DEFAULT_TOPIC_LABELS);
         let retention = Duration::from_hours(7 * 24);

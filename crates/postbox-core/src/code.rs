@@ -292,7 +292,7 @@ codes! {
         "See what they wait for with `postbox events list --oldest`; the book has a runbook, Backlog grows.";
     BacklogGrows = "OUTBOX_BACKLOG_GROWS",
         "More events are written than delivered.",
-        "Find what is slow: the sink (its latency), the relay (its concurrency and batch size) or the database; the book has a runbook, Backlog grows.";
+        "Find what is slow: the sink (its latency, a webhook's own concurrency), the relay (its concurrency and batch size) or the database; the book has a runbook, Backlog grows.";
     DeadEvents = "OUTBOX_DEAD_EVENTS",
         "Events are dead: nothing more happens to them until somebody replays or discards them.",
         "Look at their causes with `postbox dead list`, remove the cause, then `postbox dead replay` or `postbox dead discard`.";

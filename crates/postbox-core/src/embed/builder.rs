@@ -21,7 +21,7 @@ use crate::store::{Order, Tenants};
 use crate::table::TableName;
 use crate::tx::Layout;
 
-/// Builds a [`Postbox`]. Only a route is needed; everything else has the defaults of the contract.
+/// Builds a [`Postbox`]. Only a route is needed; everything else has the documented defaults.
 ///
 /// ```
 /// # use std::time::Duration;

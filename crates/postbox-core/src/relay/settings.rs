@@ -1,4 +1,4 @@
-//! [`Settings`]: what a relay can be told, with the contract's defaults.
+//! [`Settings`]: what a relay can be told, with the documented defaults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::redact::LAST_ERROR_MAX_BYTES;
 /// A year. Beyond it a wait is beyond all sense, and somewhere beyond what clocks and databases can add to a time.
 pub(super) const LONGEST: Duration = Duration::from_hours(365 * 24);
 
-/// The settings of a relay; each default is the contract's.
+/// The settings of a relay; each has its documented default.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// How long an idle relay waits before it looks again (1 s).

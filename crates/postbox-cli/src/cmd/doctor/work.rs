@@ -141,7 +141,7 @@ fn grows(first: &Look, second: &Look, apart: Duration) -> Option<Finding> {
             "the backlog grows: {rate:.0} events a second come in, {out:.0} go out, {} wait",
             thousands(now.pending)
         ),
-        "mend what is slow: a sink, or raise relay.concurrency and relay.batch_size",
+        "mend what is slow: a sink; or raise relay.concurrency, a webhook's concurrency or relay.batch_size",
     ))
 }
 
