@@ -242,7 +242,7 @@ pub(crate) fn sinks(config: &Config) -> Result<Vec<(String, AnySink)>, Failure> 
         match AnySink::new(sink.url.reveal(), sink.options.clone()) {
             Ok(built) => sinks.push((sink.name.clone(), built)),
             Err(error) => {
-                let message = error.to_string().replace(sink.url.reveal(), &mask(sink.url.reveal()));
+                let message = error.to_string().replace(sink.url.reveal(), &sink.url.to_string());
                 let message = format!("{message} (from {})", sink.origin);
                 problems.push(Problem::new(error.code(), message));
             }

@@ -62,6 +62,9 @@ pub use pulsar::PulsarSink;
 pub use rabbitmq::RabbitSink;
 #[cfg(feature = "redis")]
 pub use redis::RedisSink;
+// For the program, which shows sinks where none was made of them yet.
+#[doc(hidden)]
+pub use shown::mask_sink;
 pub use stdout::{NullSink, StdoutSink};
 pub use url::{AnySink, SinkError};
 

@@ -13,7 +13,7 @@ use super::database::KEYS;
 use super::error::{ConfigError, Origin};
 use super::kind::Shape;
 use super::settings::{SETTINGS, Setting};
-use super::text::{nearest, shown};
+use super::text::{nearest, shown, shown_sink};
 
 mod value;
 
@@ -375,5 +375,10 @@ fn label(path: &str) -> String {
     let plain = !path.is_empty()
         && path.len() <= 80
         && path.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-    if plain { path.to_owned() } else { shown(path) }
+    match path {
+        _ if plain => path.to_owned(),
+        // A URL may stand where a sink's name should.
+        _ if path.starts_with(SINKS) => shown_sink(path),
+        _ => shown(path),
+    }
 }

@@ -11,7 +11,7 @@ use super::file::FileLayer;
 use super::flags::Flags;
 use super::kind::Shape;
 use super::settings::{SETTINGS, Setting, default_items};
-use super::text::{nearest, shown};
+use super::text::{nearest, shown, shown_sink};
 
 /// Variables that start so and that no setting has are errors: a mistyped one would be ignored in silence.
 const OURS: [&str; 4] = ["OUTBOX_RELAY_", "OUTBOX_CLEANER_", "OUTBOX_INBOX_", "OUTBOX_ADMIN_"];
@@ -141,10 +141,10 @@ fn show_wrong(setting: &Setting, items: &[String]) -> String {
     if setting.path.ends_with("_tokens") {
         return "\"***\"".to_owned();
     }
-    if setting.secret && !text.is_empty() && !text.contains("://") {
-        "\"***\"".to_owned()
-    } else {
-        shown(&text)
+    match setting.path {
+        "sink" | "dead_letter" => shown_sink(&text),
+        _ if setting.secret && !text.is_empty() && !text.contains("://") => "\"***\"".to_owned(),
+        _ => shown(&text),
     }
 }
 

@@ -2,11 +2,12 @@
 
 use postbox_core::{Code, Template, TemplateError};
 use postbox_sinks::Options;
+use postbox_sinks::url::default_port;
 
 use super::error::{ConfigError, Origin};
 use super::file::{FileLayer, FileSink};
 use super::kind::scheme;
-use super::text::{Secret, mask, nearest, shown};
+use super::text::{GivenSink, nearest, shown, shown_sink};
 
 /// The pattern that takes every topic.
 const EVERYTHING: &str = "**";
@@ -17,7 +18,7 @@ pub(crate) struct Sink {
     /// Its name in `[sinks]`, or one made from its URL's scheme; unique, and the label of its metrics.
     pub(crate) name: String,
     /// Its URL.
-    pub(crate) url: Secret,
+    pub(crate) url: GivenSink,
     /// What else was said of it; checked when it is built.
     pub(crate) options: Options,
     /// Where it was given.
@@ -49,8 +50,8 @@ pub(super) struct Routing {
 /// The sinks and routes of the file, the one that `sink` adds for all other topics, and the one for dead events.
 pub(super) fn resolve(
     file: Option<&FileLayer>,
-    sink: Option<(&Secret, &Origin)>,
-    dead_letter: Option<(&Secret, &Origin)>,
+    sink: Option<(&GivenSink, &Origin)>,
+    dead_letter: Option<(&GivenSink, &Origin)>,
     errors: &mut Vec<ConfigError>,
 ) -> Routing {
     let mut table = SinkTable::default();
@@ -132,16 +133,18 @@ impl SinkTable {
             && name.len() <= 64
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
         if !named {
-            let cause = format!("{} cannot be the name of a sink", shown(name));
+            let cause = format!("{} cannot be the name of a sink", shown_sink(name));
             let next = "use letters, digits, - and _, at most 64";
             errors.push(ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next));
         }
         let url_refused = !is_url(url);
         if url_refused {
-            errors.push(not_a_url(&format!("sinks.{name}.url"), url, &origin));
+            // What is no name may be a URL in its place.
+            let setting = if named { format!("sinks.{name}.url") } else { "the sink's url".to_owned() };
+            errors.push(not_a_url(&setting, url, &origin));
         }
         if named && !url_refused {
-            let (name, url, options) = (name.clone(), Secret::new(url), options.clone());
+            let (name, url, options) = (name.clone(), GivenSink::new(url), options.clone());
             self.sinks.push(Sink { name, url, options, origin });
         } else {
             self.refused.push(name.clone());
@@ -170,12 +173,12 @@ impl SinkTable {
         if let Some(url) = given.iter().find(|given| given.contains(':')) {
             let cause = format!(
                 "route.sinks = {} is a URL: what has arrived is remembered by the sinks' names",
-                shown(&mask(url))
+                shown_sink(url)
             );
             return refuse(cause, "declare it, [sinks.NAME] and then url = \"…\", and put its name here");
         }
         if let Some((_, twice)) = given.iter().enumerate().find(|(at, name)| given[..*at].contains(name)) {
-            return refuse(format!("the route names the sink {} twice", shown(twice)), "name it once");
+            return refuse(format!("the route names the sink {} twice", shown_sink(twice)), "name it once");
         }
         let names: Vec<Option<String>> =
             given.iter().map(|name| self.name_of("route.sinks", name, origin, errors)).collect();
@@ -203,7 +206,7 @@ impl SinkTable {
         if !self.refused.iter().any(|name| name == given) {
             let guess = nearest(given, self.sinks.iter().map(|sink| sink.name.as_str()));
             let guess = guess.map(|name| format!(". Did you mean {name}?")).unwrap_or_default();
-            let cause = format!("{setting} = {} is not in [sinks]{guess}", shown(given));
+            let cause = format!("{setting} = {} is not in [sinks]{guess}", shown_sink(given));
             let next = "name a sink of [sinks], or give a URL such as stdout: or file:out.jsonl";
             errors.push(ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next));
         }
@@ -215,17 +218,24 @@ impl SinkTable {
         {
             return sink.name.clone();
         }
-        let base = scheme(url).unwrap_or("sink").to_ascii_lowercase();
+        // A scheme that no sink has may be the first half of credentials.
+        let base = scheme(url).map(str::to_ascii_lowercase).filter(|scheme| is_scheme(scheme));
+        let base = base.unwrap_or_else(|| "sink".to_owned());
         let mut name = base.clone();
         let mut number = 1;
         while self.sinks.iter().any(|sink| sink.name == name) {
             number += 1;
             name = format!("{base}-{number}");
         }
-        let (url, options) = (Secret::new(url), Options::new());
+        let (url, options) = (GivenSink::new(url), Options::new());
         self.sinks.push(Sink { name: name.clone(), url, options, origin: origin.clone() });
         name
     }
+}
+
+/// Whether there are sinks with this scheme.
+fn is_scheme(scheme: &str) -> bool {
+    matches!(scheme, "file" | "stdout" | "null") || default_port(scheme).is_some()
 }
 
 fn is_url(text: &str) -> bool {
@@ -233,7 +243,7 @@ fn is_url(text: &str) -> bool {
 }
 
 fn not_a_url(setting: &str, given: &str, origin: &Origin) -> ConfigError {
-    let cause = format!("{setting} = {} is not a URL", shown(given));
+    let cause = format!("{setting} = {} is not a URL", shown_sink(given));
     let next = "give a URL such as stdout: or file:out.jsonl";
     ConfigError::new(Code::ConfigInvalid, Some(origin.clone()), cause, next)
 }

@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use postbox_core::{History, OnDead, TenantId};
+use postbox_sinks::mask_sink;
 use postbox_stores::any::Strategy;
 use uuid::Uuid;
 
 use super::kind::{self, Choice, DAY_MS, GIB, HOUR_MS, KIB, Kind, LONGEST_MS, Shape};
-use super::text::{Hidden, Secret};
+use super::text::{GivenSink, Hidden, Secret, mask};
 
 /// What is known about one setting, whatever its type.
 #[derive(Debug)]
@@ -44,7 +45,11 @@ impl Setting {
     /// An item as people may see it.
     pub(crate) fn shown(&self, item: &str) -> String {
         // Not even a part of a token is anybody's business.
-        if self.path.ends_with("_tokens") { "***".to_owned() } else { super::text::mask(item) }
+        match self.path {
+            path if path.ends_with("_tokens") => "***".to_owned(),
+            "sink" | "dead_letter" => mask_sink(item),
+            _ => mask(item),
+        }
     }
 
     /// The section of `postbox.toml` that it is in, empty at the top.
@@ -127,9 +132,9 @@ settings! {
         /// The URL of the same database past a transaction pooler.
         direct_url: Option<Secret> = kind::direct_url(), default "", env "OUTBOX_DIRECT_URL", flag "direct-url";
         /// Where events go that no `[[route]]` matches: a sink's URL or its name in `[sinks]`.
-        sink: Option<Secret> = kind::sink(), default "", env "OUTBOX_SINK", flag "sink";
+        sink: Option<GivenSink> = kind::sink(), default "", env "OUTBOX_SINK", flag "sink";
         /// Where dead events go, also those that are dead already; they stay in the table too. A sink's URL or its name in `[sinks]`.
-        dead_letter: Option<Secret> = kind::sink(), default "", env "OUTBOX_DEAD_LETTER", flag "dead-letter";
+        dead_letter: Option<GivenSink> = kind::sink(), default "", env "OUTBOX_DEAD_LETTER", flag "dead-letter";
         /// The address for health checks and metrics, such as `127.0.0.1:9187`; without it, none are served.
         listen: Option<SocketAddr> = kind::listen(), default "", env "OUTBOX_LISTEN", flag "listen";
         /// The tenant of events that name none.

@@ -1,11 +1,12 @@
 //! Text for people: values without their secrets, and the name that was probably meant.
 
 use postbox_core::redact::is_secret_name;
+use postbox_sinks::mask_sink;
 
 use super::kind::scheme;
 
 /// Schemes whose user is a name; elsewhere (NATS, webhooks) it may be a token or an API key.
-const NAMED_USERS: [&str; 5] = ["postgres", "postgresql", "mysql", "mariadb", "amqp"];
+const NAMED_USERS: [&str; 4] = ["postgres", "postgresql", "mysql", "mariadb"];
 
 /// How many characters of a value an error repeats.
 const SHOWN_CHARS: usize = 80;
@@ -40,6 +41,34 @@ impl std::fmt::Display for Secret {
     }
 }
 
+/// What was given as a sink, a URL or a name from `[sinks]`: `Debug` and `Display` show it masked.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct GivenSink(String);
+
+impl GivenSink {
+    /// Wraps `given`.
+    pub(crate) fn new(given: impl Into<String>) -> Self {
+        Self(given.into())
+    }
+
+    /// The text itself, for whoever makes a sink of it.
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for GivenSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", mask_sink(&self.0))
+    }
+}
+
+impl std::fmt::Display for GivenSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&mask_sink(&self.0))
+    }
+}
+
 /// A value that nobody may see, whatever it looks like.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Hidden(String);
@@ -68,7 +97,11 @@ impl std::fmt::Debug for Hidden {
 /// before the last `@` counts as credentials, whatever a URL parser would say.
 pub(crate) fn mask(value: &str) -> String {
     let Some((scheme, rest)) = value.split_once("://") else { return mask_without_authority(value) };
-    let masked_query = mask_path(scheme, mask_query(rest));
+    if ["http", "https"].iter().any(|web| scheme.eq_ignore_ascii_case(web)) {
+        // Wherever it stands, it may be that of a webhook.
+        return mask_sink(value);
+    }
+    let masked_query = mask_query(rest);
     if let Some((credentials, host)) = masked_query.rsplit_once('@') {
         let user = credentials.split(':').next().filter(|_| NAMED_USERS.contains(&scheme));
         return match user.filter(|user| !user.is_empty() && !user.contains(['/', '?', '#', '@', '='])) {
@@ -108,19 +141,17 @@ fn mask_query(rest: &str) -> String {
     format!("{before}{}", masked.collect::<String>())
 }
 
-/// Without the path of a webhook, which is often the only secret that it has.
-fn mask_path(scheme: &str, rest: String) -> String {
-    if !["http", "https"].iter().any(|web| scheme.eq_ignore_ascii_case(web)) {
-        return rest;
-    }
-    let host = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let path = rest[host..].find(['?', '#']).map_or(rest.len(), |end| host + end);
-    if path - host <= 1 { rest } else { format!("{}/{MASK}{}", &rest[..host], &rest[path..]) }
-}
-
 /// `value` as an error shows it: in quotes, masked, control characters escaped, cut when long.
 pub(crate) fn shown(value: &str) -> String {
-    let masked = mask(value);
+    quoted(&mask(value))
+}
+
+/// What was given as a sink, as an error shows it.
+pub(crate) fn shown_sink(given: &str) -> String {
+    quoted(&mask_sink(given))
+}
+
+fn quoted(masked: &str) -> String {
     let mut text = String::from('"');
     for (at, c) in masked.chars().enumerate() {
         if at == SHOWN_CHARS {
@@ -229,7 +260,7 @@ mod tests {
             ("postgres://db/app", "postgres://db/app"),
             ("nats://tok3n@broker", "nats://***@broker"),
             ("https://sk_live:@api.example/x", "https://***@api.example/***"),
-            ("https://hooks.example/a?token=x&v=1", "https://hooks.example/***?token=***&v=1"),
+            ("https://hooks.example/a?token=x&v=1", "https://hooks.example/***?***"),
             ("HTTPS://hooks.example/services/s3cret", "HTTPS://hooks.example/***"),
             ("https://hooks.example/#secret=s3cret&v=1", "https://hooks.example/#secret=***&v=1"),
             ("stdout:", "stdout:"),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{Kind, Shape, as_read, as_written, one};
-use crate::config::text::{Secret, shown};
+use crate::config::text::{GivenSink, Secret, shown};
 
 /// The URL of a database.
 pub(in crate::config) const fn database_url() -> Kind<Secret> {
@@ -39,13 +39,13 @@ fn url(items: &[String]) -> Result<Secret, String> {
 }
 
 /// A sink's URL or a name from `[sinks]`, or nothing.
-pub(in crate::config) const fn sink() -> Kind<Option<Secret>> {
+pub(in crate::config) const fn sink() -> Kind<Option<GivenSink>> {
     Kind {
         shape: Shape::Text,
         secret: false,
         accepts: || "a sink's URL such as stdout: or file:out.jsonl, or a name from [sinks]".to_owned(),
         parse: |items| {
-            if items.is_empty() { Ok(None) } else { one(items).map(|text| Some(Secret::new(text))) }
+            if items.is_empty() { Ok(None) } else { one(items).map(|text| Some(GivenSink::new(text))) }
         },
         canonical: as_written,
     }

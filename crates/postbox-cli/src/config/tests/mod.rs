@@ -6,6 +6,7 @@ mod fuzz;
 mod output;
 mod precedence;
 mod routes;
+mod sinks;
 mod values;
 
 use std::ffi::OsString;
