@@ -22,6 +22,17 @@ use crate::store::{ClaimMode, Standing, Store, StoreError, StoreErrorKind};
 /// How long a stop waits for the store to give up its place.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
+/// For so long a run by hand looks in vain for suspects that are there: somebody else has locked them.
+const IN_VAIN: Duration = Duration::from_secs(5);
+
+/// What a claim by hand has shown.
+struct ByHand {
+    /// There may be rows whose lease ran out.
+    suspects: bool,
+    /// It has brought something.
+    found: bool,
+}
+
 impl<S: Store> Engine<S> {
     /// Runs until the signal, then drains.
     pub(super) async fn run(&mut self, signal: impl Future<Output = ()> + Send) -> Result<(), RelayError> {
@@ -89,23 +100,27 @@ impl<S: Store> Engine<S> {
         self.report = RunReport::default();
         self.open_store().await?;
         self.health.note_opened();
-        let mut suspects = false;
+        let (mut suspects, mut found_at) = (false, Instant::now());
         for number in 0..self.lanes.len() {
             if self.claiming.is_none() && self.lanes[number].wants_probe(Instant::now()) {
                 let probe = self.probe(number);
-                suspects |= self.claim_by_hand(probe).await?;
+                suspects |= self.claim_by_hand(probe).await?.suspects;
             }
         }
-        suspects |= self.claim_by_hand(ClaimMode::Waiting).await?;
-        while suspects {
-            suspects = self.claim_by_hand(ClaimMode::Suspect).await?;
+        suspects |= self.claim_by_hand(ClaimMode::Waiting).await?.suspects;
+        while suspects && found_at.elapsed() < IN_VAIN {
+            let claim = self.claim_by_hand(ClaimMode::Suspect).await?;
+            suspects = claim.suspects;
+            if claim.found {
+                found_at = Instant::now();
+            }
         }
         self.dead_once().await?;
         Ok(self.report)
     }
 
-    /// One claim, to the end of what it brings; answers whether there may be suspects.
-    async fn claim_by_hand(&mut self, mode: ClaimMode) -> Result<bool, StoreError> {
+    /// One claim, to the end of what it brings.
+    async fn claim_by_hand(&mut self, mode: ClaimMode) -> Result<ByHand, StoreError> {
         // One may be under way from a call that was dropped: its rows are this one's.
         if self.claiming.is_none() {
             self.ask(Instant::now(), Asked::Rows(mode));
@@ -122,7 +137,7 @@ impl<S: Store> Engine<S> {
             self.start_extend(now);
             self.turn(now).await;
         }
-        Ok(suspects)
+        Ok(ByHand { suspects, found })
     }
 
     /// Waits for whatever happens next and takes it in. `now` is when it was last looked what is to be done: whatever has

@@ -104,6 +104,18 @@ fn goes_down(engine: &mut Engine<impl Store>, lane: usize) {
     engine.note_circuit(lane, &ended, tokio::time::Instant::now());
 }
 
+/// Somebody has locked the suspects: each claim sees them, and gets none.
+#[tokio::test(start_paused = true)]
+async fn a_run_by_hand_does_not_wait_for_suspects_that_cannot_be_had() {
+    let store = stub(|_| async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        Claim { suspects: true, ..active(0) }
+    });
+    let relay = Relay::builder(store).dispatcher(FailingDispatcher::times(0)).build();
+    let run = tokio::time::timeout(Duration::from_mins(1), async { relay.unwrap().run_once().await });
+    assert_eq!(run.await.unwrap().unwrap().claimed, 0);
+}
+
 /// Whatever becomes due between two looks at the clock is done at once, and not when something else happens.
 #[tokio::test(start_paused = true)]
 async fn the_loop_does_not_sleep_over_its_next_claim() {
