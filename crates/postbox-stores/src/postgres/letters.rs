@@ -10,6 +10,7 @@ use sqlx::{PgConnection, Row as _};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::busy::lock_free;
 use super::error::{classify, within};
 use super::link::OPERATION_LIMIT;
 use super::row::{self, Found, Reader};
@@ -159,12 +160,8 @@ impl Inner {
             Err(error) if is_lock_timeout(&error) => {
                 // Somebody keeps one of them: the others do not wait for it.
                 self.dead.begin(&mut link.connection).await?;
-                let there = opened.scalar::<Uuid>(&opened.statements.there).bind(&ids);
-                let there = within(OPERATION_LIMIT, there.fetch_all(&mut link.connection)).await?;
-                let free = opened.scalar::<Uuid>(&opened.statements.free).bind(&ids);
-                let free = within(OPERATION_LIMIT, free.fetch_all(&mut link.connection)).await?;
-                busy = there.into_iter().filter(|id| !free.contains(id)).collect();
-                letters.retain(|(lease, _)| free.contains(&lease.row));
+                busy = lock_free(&mut link.connection, opened, ids.clone()).await?;
+                letters.retain(|(lease, _)| !busy.contains(&lease.row));
                 let found = write(opened, sql, &letters, &mut link.connection).await?;
                 self.dead.commit(&mut link.connection).await?;
                 tracing::warn!(table = &*self.label, "somebody has locked dead rows that are to be settled");

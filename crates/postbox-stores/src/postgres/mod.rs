@@ -9,6 +9,7 @@ mod ask;
 mod beside;
 mod browse;
 mod builder;
+mod busy;
 mod by_time;
 mod claim;
 mod dead;

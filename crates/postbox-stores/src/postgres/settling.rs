@@ -1,8 +1,8 @@
 //! ⑥ Settle: what became of rows, in one fenced statement for all that are fenced in the same way.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
 
 use postbox_core::redact::Summary;
@@ -144,7 +144,7 @@ impl Inner {
     }
 
     /// Writes what became of rows, whatever that is; answers those that are another's by now.
-    async fn write(
+    pub(super) async fn write(
         &self,
         opened: &Opened,
         settlements: &[&Settlement],
@@ -210,52 +210,6 @@ impl Inner {
             .bind(asked.map(|lease| lease.attempts).collect::<Vec<_>>())
             .fetch_all(connection);
         within(OPERATION_LIMIT, taken).await
-    }
-
-    /// Whether a settle of these is worth waiting for: not with one among them that somebody has had locked since the last settle of
-    /// it. All others would wait for it once more.
-    fn waits_for_locks(&self, settlements: &[&Settlement]) -> bool {
-        let busy = self.busy();
-        let known = || settlements.iter().filter(|one| busy.contains(&one.lease.row)).count();
-        busy.is_empty() || [0, settlements.len()].contains(&known())
-    }
-
-    /// Of these rows so many could not be settled.
-    fn note_busy(&self, settlements: &[&Settlement], rows: &[Uuid]) {
-        let mut busy = self.busy();
-        if !busy.is_empty() {
-            for one in settlements {
-                busy.remove(&one.lease.row);
-            }
-        }
-        busy.extend(rows);
-    }
-
-    fn busy(&self) -> MutexGuard<'_, HashSet<Uuid>> {
-        self.busy.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Somebody has locked a row of the batch for longer than we wait: settles the others, and says which were busy.
-    async fn settle_free(
-        &self,
-        opened: &Opened,
-        settlements: &[&Settlement],
-        connection: &mut PgConnection,
-    ) -> Result<Settled, StoreError> {
-        self.settles.begin(connection).await?;
-        let mut ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.row).collect();
-        ids.sort_unstable();
-        let there = opened.scalar::<Uuid>(&opened.statements.there).bind(&ids);
-        let there = within(OPERATION_LIMIT, there.fetch_all(&mut *connection)).await?;
-        let free = opened.scalar::<Uuid>(&opened.statements.free).bind(&ids);
-        let free = within(OPERATION_LIMIT, free.fetch_all(&mut *connection)).await?;
-        let busy: Vec<Uuid> = there.into_iter().filter(|id| !free.contains(id)).collect();
-        let mut ours: Vec<&Settlement> =
-            settlements.iter().filter(|s| !busy.contains(&s.lease.row)).copied().collect();
-        in_order(&mut ours);
-        let lost = self.write(opened, &ours, connection).await?;
-        self.settles.commit(connection).await?;
-        Ok(Settled { lost, busy })
     }
 
     /// The time that a lock has if it is still this relay's.
@@ -388,7 +342,7 @@ impl<'a> Verdicts<'a> {
 }
 
 /// The order of locking, the same for everybody (hazard 18).
-fn in_order(settlements: &mut [&Settlement]) {
+pub(super) fn in_order(settlements: &mut [&Settlement]) {
     settlements.sort_unstable_by_key(|settlement| settlement.lease.row);
 }
 
