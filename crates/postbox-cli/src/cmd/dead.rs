@@ -131,17 +131,18 @@ pub(crate) fn show(call: &Call<'_>) -> Result<Exit, Failure> {
     super::events::show_if(call, |status| status == EventStatus::Dead, "is not dead")
 }
 
-/// Which events are meant, and how many they are by the ages of when it `began`.
+/// Which events are meant, when that was asked, and how many they are by the ages of then.
 async fn counted_choice(
     call: &Call<'_>,
     store: &(impl DeadLetters + Browse),
     table: &TableName,
-    began: Began,
-) -> Result<(Chosen, u64), Failure> {
+) -> Result<(Chosen, Began, u64), Failure> {
+    let about = |error: StoreError| Problem::about(table, &error);
     let asked = async {
+        let began = Began::now(store).await.map_err(about)?;
         let chosen = chosen(call, store, table).await?;
-        let count = chosen.count(store, began).await.map_err(|error| Problem::about(table, &error))?;
-        Ok((chosen, count))
+        let count = chosen.count(store, began).await.map_err(about)?;
+        Ok((chosen, began, count))
     };
     within_patience(asked).await
 }
@@ -154,8 +155,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
     block_on(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
-        let began = Began::now();
-        let (chosen, count) = counted_choice(call, &store, &table, began).await?;
+        let (chosen, began, count) = counted_choice(call, &store, &table).await?;
         let rows = pace.first.map_or(count, |first| count.min(first));
         if rows == 0 {
             return chosen.nothing(call, &table, Act::Replay);
@@ -185,8 +185,7 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
     block_on(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
-        let began = Began::now();
-        let (chosen, rows) = counted_choice(call, &store, &table, began).await?;
+        let (chosen, began, rows) = counted_choice(call, &store, &table).await?;
         if rows == 0 {
             return chosen.nothing(call, &table, Act::Discard);
         }
