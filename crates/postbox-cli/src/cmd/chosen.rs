@@ -6,16 +6,14 @@ use std::time::Duration;
 use postbox_core::{
     Browse, Code, DeadCause, DeadFilter, DeadLetters, EventId, EventStatus, StoreError, TableName,
 };
-use serde_json::json;
 use time::OffsetDateTime;
 
 use super::given;
-use super::replay::{self, BATCH};
+use super::replay;
 use crate::assemble::operator;
 use crate::cli::Call;
 use crate::render::counted;
 use crate::report::{Exit, Failure, Problem};
-use crate::say::{say, say_json};
 
 /// More causes than these are not told apart.
 pub(crate) const MOST_CAUSES: usize = 1000;
@@ -177,28 +175,22 @@ impl Chosen {
                 .next(format!("postbox events show --table {table} {}", ids[0]))
                 .into());
         }
-        match (act, call.json) {
-            (Act::Discard, true) => {
-                say_json(&json!({ "table": table.to_string(), "matched": 0, "discarded": 0, "left": 0 }))?;
-            }
-            (Act::Discard, false) => say("no dead event matches")?,
-            (Act::Replay, _) => return replay::nothing(call, table, "no dead event matches"),
-        }
-        Ok(Exit::Done)
+        replay::nothing(call, table, act, "no dead event matches")
     }
 }
 
 /// How many are looked up at once: to find them may mean to read past very many others.
 const AHEAD: u32 = 5_000;
 
-/// Replays the next of the chosen, at most so many, and answers which; none is the end.
+/// Replays or discards the next of the chosen, at most so many, and answers which; none is the end.
 pub(crate) fn next_of<'a>(
     store: &'a (impl DeadLetters + Browse),
     chosen: &'a Chosen,
     began: Began,
     rows: u64,
+    act: Act,
 ) -> impl AsyncFnMut(u32) -> Result<Vec<EventId>, StoreError> + 'a {
-    let mut picker = Picker::new(store, chosen, began, rows, &operator(), Act::Replay);
+    let mut picker = Picker::new(store, chosen, began, rows, &operator(), act);
     async move |take: u32| picker.next(take).await
 }
 
@@ -207,6 +199,15 @@ pub(crate) fn next_of<'a>(
 pub(crate) enum Act {
     Replay,
     Discard,
+}
+
+impl Act {
+    pub(crate) fn past(self) -> &'static str {
+        match self {
+            Self::Replay => "replayed",
+            Self::Discard => "discarded",
+        }
+    }
 }
 
 /// Takes one batch of the chosen after the other.
@@ -268,24 +269,6 @@ impl<'a, S: DeadLetters + Browse> Picker<'a, S> {
             if !done.is_empty() {
                 return Ok(done);
             }
-        }
-    }
-}
-
-pub(crate) async fn discard_chosen(
-    store: &(impl DeadLetters + Browse),
-    chosen: &Chosen,
-    began: Began,
-) -> Result<u64, StoreError> {
-    let who = operator();
-    match chosen {
-        Chosen::Matching(filter) => store.discard(&as_of(store, began, filter).await?, &who).await,
-        Chosen::Events(ids) => {
-            let mut discarded = 0;
-            for some in ids.chunks(BATCH as usize) {
-                discarded += store.discard_dead(some, &who).await?.len() as u64;
-            }
-            Ok(discarded)
         }
     }
 }

@@ -5,10 +5,10 @@ use postbox_core::{
 };
 use serde_json::{Value, json};
 
-use super::chosen::{Act, Began, Chosen, MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with_cause};
+use super::chosen::{Act, Began, Chosen, MOST_CAUSES, cause_id, chosen, next_of, with_cause};
 use super::replay::{self, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
-use crate::ask::{Change, Progress};
+use crate::ask::Change;
 use crate::cli::Call;
 use crate::database::Database;
 use crate::render::{
@@ -173,7 +173,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         if !change.confirmed(call)? {
             return unchanged(call);
         }
-        let next = next_of(&store, &chosen, began, rows);
+        let next = next_of(&store, &chosen, began, rows, Act::Replay);
         replay::run(call, &store, &table, &pace, rows, next).await
     })
 }
@@ -194,19 +194,8 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
         if !change.confirmed(call)? {
             return unchanged(call);
         }
-        let progress = Progress::new(call.json);
-        progress.at(&format!("discarding {}", counted(rows, "event")));
-        let discarded = discard_chosen(&store, &chosen, began).await;
-        drop(progress);
-        let discarded = discarded.map_err(|error| Problem::about(&table, &error))?;
-        let left = rows.saturating_sub(discarded);
-        if call.json {
-            let table = table.to_string();
-            say_json(&json!({ "table": table, "matched": rows, "discarded": discarded, "left": left }))?;
-        } else {
-            say(&format!("discarded {}{}", thousands(discarded), replay::left_alone(left)))?;
-        }
-        Ok(if left > 0 { Exit::Problems } else { Exit::Done })
+        let next = next_of(&store, &chosen, began, rows, Act::Discard);
+        replay::discard(call, &table, rows, next).await
     })
 }
 
