@@ -11,6 +11,7 @@ mod database;
 #[cfg(test)]
 mod docs;
 mod http;
+mod late;
 mod logs;
 mod render;
 mod report;

@@ -231,6 +231,16 @@ impl Failure {
         }
     }
 
+    /// The same of one of several steps, each of which stays done: with what was done before it, if anything was.
+    pub(crate) fn after(self, what: Option<String>) -> Self {
+        match (self, what) {
+            (Self::Problems(problems), Some(what)) => {
+                Self::Problems(problems.into_iter().map(|problem| problem.after(&what)).collect())
+            }
+            (failure, _) => failure,
+        }
+    }
+
     /// The same about one of several databases: what went wrong names it, and so does the command to go on with.
     pub(crate) fn of_database(self, name: Option<&str>) -> Self {
         let (Some(name), Self::Problems(problems)) = (name, &self) else { return self };

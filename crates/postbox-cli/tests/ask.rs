@@ -76,6 +76,26 @@ fn what_dies_before_the_answer_is_not_meant() {
     }
 }
 
+/// Somebody locks the table while the question stands, and keeps it.
+#[test]
+fn a_database_that_hangs_after_the_answer_is_given_up() {
+    let place = Place::new();
+    place.insert(2);
+    place.db.psql(&format!("UPDATE {TABLE} SET dead_at = now(), last_error = 'no'"));
+    let mut command = place.command(&["dead", "discard", "--all", "--table", TABLE]);
+    command.env("TERM", "xterm");
+    let mut terminal = Terminal::start(command, (100, 30));
+    terminal.sees("discard them? [y/N] ");
+    let holder = place.hold(&format!("LOCK TABLE {TABLE} IN ACCESS EXCLUSIVE MODE"));
+    terminal.press("y\n");
+    let (status, screen) = terminal.end();
+    assert!(
+        status.code() == Some(1) && screen.contains("no answer from the database within 30s"),
+        "{screen}"
+    );
+    drop(holder);
+}
+
 #[test]
 fn a_table_is_not_removed_by_accident() {
     let place = Place::new();

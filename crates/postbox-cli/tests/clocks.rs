@@ -1,10 +1,13 @@
 //! Hazard 3: the built program on machines whose clocks are wrong. Only the database's clock decides.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod common;
+
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use common::terminal::Terminal;
 use postbox_testkit::{MariaDbServer, PgServer, Program, eventually_blocking, read_jsonl, skip};
 use uuid::Uuid;
 
@@ -134,6 +137,42 @@ fn one_stands_by(place: &Place<'_>) {
     place.all_published();
     second.stop(LIMIT);
     place.judge(EVENTS + 1);
+}
+
+/// The machine's clock is an hour slow, and is put right while somebody thinks about the answer. They mean what they were shown.
+#[test]
+fn a_clock_that_is_put_right_at_a_question_changes_no_answer() {
+    let faketime = match faketime() {
+        Ok(faketime) => faketime,
+        Err(reason) => skip!("{reason}"),
+    };
+    let table = common::TABLE;
+    for verb in ["discard", "replay"] {
+        let place = common::Place::new();
+        place.insert(2);
+        place.db.psql(&format!(
+            "UPDATE {table} SET last_error = 'no', dead_at = now() - CASE sequence WHEN 1 THEN interval '65 min' ELSE '5 min' END"
+        ));
+        let clock = place.file("clock", "-1h");
+        let mut command = place.command(&["dead", verb, "--since", "15m", "--table", table]);
+        if verb == "replay" {
+            command.args(["--watch", "0"]);
+        }
+        command.env("TERM", "xterm").env("LD_PRELOAD", &faketime).env("DONT_FAKE_MONOTONIC", "1");
+        command.env("FAKETIME_TIMESTAMP_FILE", &clock).env("FAKETIME_NO_CACHE", "1");
+        let mut terminal = Terminal::start(command, (100, 30));
+        terminal.sees("1 row in public.org_outbox");
+        terminal.sees("them? [y/N] ");
+        std::fs::rename(place.file("right", "+0h"), &clock).unwrap();
+        terminal.press("y\n");
+        let (status, screen) = terminal.end();
+        assert_eq!(status.code(), Some(0), "{screen}");
+        assert_eq!(
+            place.db.psql(&format!("SELECT sequence FROM {table} WHERE dead_at IS NOT NULL")),
+            "1",
+            "{screen}"
+        );
+    }
 }
 
 fn on_postgres(story: fn(&Place<'_>)) {

@@ -256,6 +256,20 @@ fn a_pause_that_fails_half_way_says_how_far_it_came() {
     assert!(done.code == 1 && done.stderr.contains("(paused 1 table before)"), "{done:?}");
 }
 
+/// Nobody answers: the other table's row is somebody else's.
+#[test]
+fn a_pause_that_hangs_half_way_says_how_far_it_came() {
+    let place = Place::new();
+    let other = "public.other_outbox";
+    place.ok(&["migrate", "up", "--table", other]);
+    let holder = place.hold(&format!("SELECT 1 FROM postbox_relay WHERE tbl = '{other}' FOR UPDATE"));
+    let done = place.run(&["pause", "--table", TABLE, "--table", other]);
+    assert_eq!((done.code, done.stdout.as_str()), (1, "paused public.org_outbox\n"), "{done:?}");
+    assert!(done.stderr.contains("no answer from the database within 30s"), "{done:?}");
+    assert!(done.stderr.contains("(paused 1 table before)"), "{done:?}");
+    drop(holder);
+}
+
 /// Its row lasts for 15 s; its session ended with it.
 #[test]
 fn a_relay_that_was_killed_leads_no_more() {

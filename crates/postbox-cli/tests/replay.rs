@@ -202,22 +202,11 @@ fn a_tail_shows_new_events_and_what_becomes_of_them() {
     assert!(!about_the_first("NEW"), "{lines}");
 }
 
-/// A session that keeps what this statement locked.
-fn hold(place: &Place, statement: &str) -> Program {
-    let mut holder = std::process::Command::new("psql");
-    let script = format!("BEGIN; {statement}; SELECT 'held'; SELECT pg_sleep(120)");
-    // One after the other: as one statement nothing would be seen before the end.
-    holder.args(["-X", "-d", &place.db.url]).args(script.split("; ").flat_map(|part| ["-c", part]));
-    let holder = Program::from_command(holder);
-    holder.wait_for_line("held", LONG);
-    holder
-}
-
 #[test]
 fn what_others_hold_is_left_alone_and_said_so() {
     let place = Place::new();
     bury(&place, 20, TOPIC, "HTTP 410 from a");
-    let holder = hold(&place, &format!("SELECT 1 FROM {TABLE} WHERE sequence % 2 = 0 FOR UPDATE"));
+    let holder = place.hold(&format!("SELECT 1 FROM {TABLE} WHERE sequence % 2 = 0 FOR UPDATE"));
     let done = place.run(&words("dead discard --all --yes"));
     let left = "discarded 10  left alone 10: others changed them meanwhile, or hold them\n";
     assert_eq!((done.code, done.stdout.as_str()), (3, left), "{done:?}");
@@ -225,10 +214,28 @@ fn what_others_hold_is_left_alone_and_said_so() {
     drop(holder);
 }
 
+/// Each batch stays done, so who is told of a failure has to know how many are gone for good.
+#[test]
+fn a_change_that_fails_half_way_says_how_far_it_came() {
+    for (args, past) in [("discard", "discarded"), ("replay --watch 0", "replayed")] {
+        let place = Place::new();
+        bury(&place, 1_200, TOPIC, "HTTP 410 from a");
+        place.db.psql(&format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$;
+             CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON {TABLE}
+             FOR EACH ROW WHEN (OLD.sequence = 1100) EXECUTE FUNCTION refuse()"
+        ));
+        let done = place.run(&words(&format!("dead {args} --all --yes")));
+        assert!(done.code == 1 && done.stderr.contains("not this one"), "{done:?}");
+        assert!(done.stderr.contains(&format!("(1000 were {past} before)")), "{done:?}");
+        assert_eq!(place.count("dead_at IS NOT NULL"), 200);
+    }
+}
+
 #[test]
 fn a_doctor_names_whom_everybody_waits_for() {
     let place = Place::new();
-    let holder = hold(&place, &format!("LOCK TABLE {TABLE} IN ACCESS EXCLUSIVE MODE"));
+    let holder = place.hold(&format!("LOCK TABLE {TABLE} IN ACCESS EXCLUSIVE MODE"));
     let pid = place.db.psql("SELECT pid FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted AND relation::regclass::text = 'org_outbox'");
     let done = place.run(&words("doctor"));
     let wanted = format!("✗ public.org_outbox is locked: everybody waits for pid {pid}      fix: end it: ");

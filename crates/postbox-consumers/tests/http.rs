@@ -174,6 +174,22 @@ async fn a_body_that_ends_early_is_asked_for_again() {
     assert_eq!(shop.effects().await, ["m"]);
 }
 
+/// A layer in front of the webhook may have a smaller limit, which it can tell only while the body comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_beyond_the_limit_of_a_layer_is_not_asked_for_again() {
+    let (shop, effects) = (Shop::open().await, Effects::default());
+    let hook = Webhook::unsigned(consumer(&shop, &effects)).body_limit(100);
+    for (limit, status) in [(10, StatusCode::PAYLOAD_TOO_LARGE), (20, StatusCode::NO_CONTENT)] {
+        let pieces = ["{\"n\":1,", "\"slow\":0}"].map(Ok::<_, std::io::Error>);
+        let body = Body::from_stream(futures_util::stream::iter(pieces));
+        // As axum wraps what a layer wraps.
+        let body = Body::new(http_body_util::Limited::new(body, limit));
+        let request = axum::http::Request::post("/hooks").header("webhook-id", "m").body(body).unwrap();
+        assert_eq!(hook.receive(request).await.status(), status);
+    }
+    assert_eq!(shop.effects().await, ["m"]);
+}
+
 /// Headers and body of a request.
 type Heard = (Vec<(String, String)>, Vec<u8>);
 

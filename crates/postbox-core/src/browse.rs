@@ -282,7 +282,8 @@ pub trait Browse: Send + Sync {
         who: &str,
     ) -> impl Future<Output = Result<Vec<EventId>, StoreError>> + Send;
 
-    /// Deletes these dead events, for good, in one transaction; answers which were dead.
+    /// Deletes these dead events, for good, in one transaction; answers which were dead. On PostgreSQL those that somebody has
+    /// locked are left alone.
     fn discard_dead(
         &self,
         events: &[EventId],

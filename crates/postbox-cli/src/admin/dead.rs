@@ -39,7 +39,10 @@ async fn filter_of(
     let filter = fields.dead_filter()?;
     let Some(wanted) = fields.text("cause")? else { return Ok(Some(filter)) };
     let causes = match began {
-        Some(began) => causes_of(table, &as_of(began, &filter)).await?,
+        Some(began) => {
+            let asked = async { table.admin.causes(&as_of(&table.admin, began, &filter).await?).await };
+            table.ask(asked).await?
+        }
         None => causes_of(table, &filter).await?,
     };
     let mut found = causes.iter().filter(|cause| cause_id(cause) == wanted);
@@ -127,12 +130,8 @@ async fn chosen_of(table: &Table, fields: &Fields, ids: &str, began: Began) -> R
 /// The time by which the ages of a filter go: that of the preview, where the request says when it was. What has died since was not
 /// seen, and shall not be changed.
 async fn began_of(table: &Table, fields: &Fields) -> Result<Began, Refusal> {
-    if fields.text("at")?.is_none() {
-        return Ok(Began::now());
-    }
     let now = table.ask(table.admin.now()).await?;
-    let at = fields.moment("at", now)?.unwrap_or(now);
-    Ok(Began::ago(Duration::try_from(now - at).unwrap_or_default()))
+    Ok(Began::at(fields.moment("at", now)?.unwrap_or(now), now))
 }
 
 /// The command that does the same.
@@ -180,7 +179,8 @@ pub(super) async fn preview(State(admin): Shared, Path(id): Path<String>, uri: U
         Some(_) => return Err(Refusal::request("action cannot be used: give replay or discard")),
     };
     let first = fields.number("first", 1, u64::MAX)?.filter(|_| kind == Kind::ReplayDead);
-    let (at, began) = (table.ask(table.admin.now()).await?, Began::now());
+    let at = table.ask(table.admin.now()).await?;
+    let began = Began::at(at, at);
     let chosen = chosen_of(table, &fields, "event_id", began).await?;
     let matched = table.ask(chosen.count(&table.admin, began)).await?;
     let rows = first.map_or(matched, |first| matched.min(first));

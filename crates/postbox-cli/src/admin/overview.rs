@@ -12,11 +12,8 @@ use time::OffsetDateTime;
 use super::answer::time;
 use super::sample::{Flow, Sample};
 use super::table::Table;
+use crate::late::{FAR_TOO_LATE, LATE};
 use crate::render::{age, counted, relay_name, short, thousands};
-
-/// Events that have been due for longer than this are late, and far too late.
-const LATE: Duration = Duration::from_secs(10);
-const FAR_TOO_LATE: Duration = Duration::from_mins(5);
 
 /// How well a table is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

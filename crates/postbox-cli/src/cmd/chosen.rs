@@ -1,20 +1,19 @@
 //! Which dead events a command is about: those of a cause, of a filter, or named by their ids.
 
 use std::collections::{HashSet, VecDeque};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use postbox_core::{
     Browse, Code, DeadCause, DeadFilter, DeadLetters, EventId, EventStatus, StoreError, TableName,
 };
-use serde_json::json;
+use time::OffsetDateTime;
 
 use super::given;
-use super::replay::{self, BATCH};
+use super::replay;
 use crate::assemble::operator;
 use crate::cli::Call;
 use crate::render::counted;
 use crate::report::{Exit, Failure, Problem};
-use crate::say::{say, say_json};
 
 /// More causes than these are not told apart.
 pub(crate) const MOST_CAUSES: usize = 1000;
@@ -84,40 +83,45 @@ pub(crate) async fn chosen(
     }))
 }
 
-/// When somebody began to ask.
+/// When somebody began to ask, by the database's clock, which says when events died. This machine's may be put right while a question
+/// stands, and stands still while the machine sleeps.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Began {
-    /// A clock that nobody sets; but it stands still while the machine sleeps, perhaps at a prompt.
-    steady: Instant,
-    wall: SystemTime,
-    /// So long before that.
-    before: Duration,
-}
+pub(crate) struct Began(OffsetDateTime);
 
 impl Began {
-    pub(crate) fn now() -> Self {
-        Self::ago(Duration::ZERO)
+    pub(crate) async fn now(store: &impl Browse) -> Result<Self, StoreError> {
+        store.now().await.map(Self)
     }
 
-    pub(crate) fn ago(before: Duration) -> Self {
-        Self { steady: Instant::now(), wall: SystemTime::now(), before }
+    /// Not later than now: nobody has seen what is still to come.
+    pub(crate) fn at(then: OffsetDateTime, now: OffsetDateTime) -> Self {
+        Self(then.min(now))
     }
 
-    fn passed(self) -> Duration {
-        self.before.saturating_add(self.steady.elapsed().max(self.wall.elapsed().unwrap_or_default()))
+    /// The filter as it was then, by the ages of now.
+    fn by(self, now: OffsetDateTime, filter: &DeadFilter) -> DeadFilter {
+        let passed = now - self.0;
+        let grown = |age: Duration| match Duration::try_from(passed) {
+            Ok(passed) => age.saturating_add(passed),
+            // The database's clock was set back: what died before is younger now than it was then.
+            Err(_) => age.saturating_sub(passed.unsigned_abs()),
+        };
+        DeadFilter {
+            older_than: Some(grown(filter.older_than.unwrap_or_default())),
+            newer_than: filter.newer_than.map(grown),
+            ..filter.clone()
+        }
     }
 }
 
 /// The filter as it was `then`, by the ages of now. Who takes long to answer, or replays slowly, shall neither hit what
 /// has died since nor miss what has grown older.
-pub(crate) fn as_of(then: Began, filter: &DeadFilter) -> DeadFilter {
-    let passed = then.passed();
-    let older = |age: Duration| age.saturating_add(passed);
-    DeadFilter {
-        older_than: Some(older(filter.older_than.unwrap_or_default())),
-        newer_than: filter.newer_than.map(older),
-        ..filter.clone()
-    }
+pub(crate) async fn as_of(
+    store: &impl Browse,
+    then: Began,
+    filter: &DeadFilter,
+) -> Result<DeadFilter, StoreError> {
+    Ok(then.by(store.now().await?, filter))
 }
 
 impl Chosen {
@@ -128,7 +132,7 @@ impl Chosen {
         began: Began,
     ) -> Result<u64, StoreError> {
         match self {
-            Self::Matching(filter) => store.count(&as_of(began, filter)).await,
+            Self::Matching(filter) => store.count(&as_of(store, began, filter).await?).await,
             Self::Events(ids) => {
                 let found = store.statuses(ids).await?;
                 Ok(found.iter().filter(|(_, status)| *status == EventStatus::Dead).count() as u64)
@@ -171,28 +175,22 @@ impl Chosen {
                 .next(format!("postbox events show --table {table} {}", ids[0]))
                 .into());
         }
-        match (act, call.json) {
-            (Act::Discard, true) => {
-                say_json(&json!({ "table": table.to_string(), "matched": 0, "discarded": 0, "left": 0 }))?;
-            }
-            (Act::Discard, false) => say("no dead event matches")?,
-            (Act::Replay, _) => return replay::nothing(call, table, "no dead event matches"),
-        }
-        Ok(Exit::Done)
+        replay::nothing(call, table, act, "no dead event matches")
     }
 }
 
 /// How many are looked up at once: to find them may mean to read past very many others.
 const AHEAD: u32 = 5_000;
 
-/// Replays the next of the chosen, at most so many, and answers which; none is the end.
+/// Replays or discards the next of the chosen, at most so many, and answers which; none is the end.
 pub(crate) fn next_of<'a>(
     store: &'a (impl DeadLetters + Browse),
     chosen: &'a Chosen,
     began: Began,
     rows: u64,
+    act: Act,
 ) -> impl AsyncFnMut(u32) -> Result<Vec<EventId>, StoreError> + 'a {
-    let mut picker = Picker::new(store, chosen, began, rows, &operator(), Act::Replay);
+    let mut picker = Picker::new(store, chosen, began, rows, &operator(), act);
     async move |take: u32| picker.next(take).await
 }
 
@@ -201,6 +199,15 @@ pub(crate) fn next_of<'a>(
 pub(crate) enum Act {
     Replay,
     Discard,
+}
+
+impl Act {
+    pub(crate) fn past(self) -> &'static str {
+        match self {
+            Self::Replay => "replayed",
+            Self::Discard => "discarded",
+        }
+    }
 }
 
 /// Takes one batch of the chosen after the other.
@@ -241,7 +248,8 @@ impl<'a, S: DeadLetters + Browse> Picker<'a, S> {
         loop {
             if let (Chosen::Matching(filter), true) = (self.chosen, self.waiting.is_empty()) {
                 let most = self.ahead.saturating_add(self.behind);
-                let found = self.store.query(&as_of(self.began, filter), most).await?;
+                let filter = as_of(self.store, self.began, filter).await?;
+                let found = self.store.query(&filter, most).await?;
                 let tried = &mut self.tried;
                 self.waiting.extend(found.iter().map(|event| event.event_id).filter(|id| tried.insert(*id)));
                 if self.waiting.is_empty() && found.len() >= most as usize {
@@ -265,41 +273,33 @@ impl<'a, S: DeadLetters + Browse> Picker<'a, S> {
     }
 }
 
-pub(crate) async fn discard_chosen(
-    store: &(impl DeadLetters + Browse),
-    chosen: &Chosen,
-    began: Began,
-) -> Result<u64, StoreError> {
-    let who = operator();
-    match chosen {
-        Chosen::Matching(filter) => store.discard(&as_of(began, filter), &who).await,
-        Chosen::Events(ids) => {
-            let mut discarded = 0;
-            for some in ids.chunks(BATCH as usize) {
-                discarded += store.discard_dead(some, &who).await?.len() as u64;
-            }
-            Ok(discarded)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use time::macros::datetime;
+
     use super::*;
 
     #[test]
-    fn a_machine_that_slept_at_the_prompt_has_grown_older() {
-        let hour = Duration::from_hours(1);
-        let mut began = Began::now();
-        // The steady clock stood still.
-        began.wall -= hour;
-        assert!(began.passed() >= hour);
-        // Set back: the steady clock is believed.
-        began.wall += 2 * hour;
-        assert!(began.passed() < hour);
-        let filter = DeadFilter { newer_than: Some(hour), ..DeadFilter::default() };
-        let then = as_of(Began::ago(hour), &filter);
-        assert!(then.older_than >= Some(hour), "what has died since is left alone");
-        assert!(then.newer_than >= Some(2 * hour), "what has grown older is not");
+    fn a_filter_is_about_the_time_of_its_preview() {
+        let (began, hour) = (datetime!(2026-11-15 10:00 UTC), Duration::from_hours(1));
+        let ages = |now, filter: DeadFilter| {
+            let then = Began(began).by(now, &filter);
+            (then.older_than, then.newer_than)
+        };
+        let lately = DeadFilter { newer_than: Some(hour), ..DeadFilter::default() };
+        let long_ago = DeadFilter { older_than: Some(3 * hour), ..DeadFilter::default() };
+        // What has died since is left alone, and what has grown older is not.
+        assert_eq!(ages(began + hour, lately.clone()), (Some(hour), Some(2 * hour)));
+        assert_eq!(ages(began + hour, long_ago.clone()), (Some(4 * hour), None));
+        // The database's clock was set back.
+        assert_eq!(ages(began - hour / 4, lately), (Some(Duration::ZERO), Some(hour / 4 * 3)));
+        assert_eq!(ages(began - hour, long_ago), (Some(2 * hour), None));
+    }
+
+    #[test]
+    fn nobody_has_looked_at_what_is_to_come() {
+        let now = datetime!(2026-11-15 10:00 UTC);
+        assert_eq!(Began::at(now + Duration::from_secs(1), now).0, now);
+        assert_eq!(Began::at(now - Duration::from_secs(1), now).0, now - Duration::from_secs(1));
     }
 }

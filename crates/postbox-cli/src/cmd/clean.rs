@@ -174,12 +174,10 @@ async fn until_short(
     let mut total = 0;
     loop {
         // Each batch is committed: what was done stays done.
-        let failed = |error: StoreError| {
-            let problem = Problem::about(place.table, &error);
-            let before = format!("{} were deleted before", counted(total, place.thing));
-            Failure::from(if total == 0 { problem } else { problem.after(&before) })
-        };
-        match within_patience(async { sweep().await.map_err(failed) }).await? {
+        let so_far = (total > 0).then(|| format!("{} were deleted before", counted(total, place.thing)));
+        let failed = |error: StoreError| Failure::from(Problem::about(place.table, &error));
+        let swept = within_patience(async { sweep().await.map_err(failed) }).await;
+        match swept.map_err(|failure| failure.after(so_far))? {
             Swept::Busy => return Ok((total, true)),
             Swept::Deleted(rows) => {
                 total += rows;

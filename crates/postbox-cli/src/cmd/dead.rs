@@ -5,10 +5,10 @@ use postbox_core::{
 };
 use serde_json::{Value, json};
 
-use super::chosen::{Act, Began, Chosen, MOST_CAUSES, cause_id, chosen, discard_chosen, next_of, with_cause};
+use super::chosen::{Act, Began, Chosen, MOST_CAUSES, cause_id, chosen, next_of, with_cause};
 use super::replay::{self, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
-use crate::ask::{Change, Progress};
+use crate::ask::Change;
 use crate::cli::Call;
 use crate::database::Database;
 use crate::render::{
@@ -131,17 +131,18 @@ pub(crate) fn show(call: &Call<'_>) -> Result<Exit, Failure> {
     super::events::show_if(call, |status| status == EventStatus::Dead, "is not dead")
 }
 
-/// Which events are meant, and how many they are by the ages of when it `began`.
+/// Which events are meant, when that was asked, and how many they are by the ages of then.
 async fn counted_choice(
     call: &Call<'_>,
     store: &(impl DeadLetters + Browse),
     table: &TableName,
-    began: Began,
-) -> Result<(Chosen, u64), Failure> {
+) -> Result<(Chosen, Began, u64), Failure> {
+    let about = |error: StoreError| Problem::about(table, &error);
     let asked = async {
+        let began = Began::now(store).await.map_err(about)?;
         let chosen = chosen(call, store, table).await?;
-        let count = chosen.count(store, began).await.map_err(|error| Problem::about(table, &error))?;
-        Ok((chosen, count))
+        let count = chosen.count(store, began).await.map_err(about)?;
+        Ok((chosen, began, count))
     };
     within_patience(asked).await
 }
@@ -154,8 +155,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
     block_on(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
-        let began = Began::now();
-        let (chosen, count) = counted_choice(call, &store, &table, began).await?;
+        let (chosen, began, count) = counted_choice(call, &store, &table).await?;
         let rows = pace.first.map_or(count, |first| count.min(first));
         if rows == 0 {
             return chosen.nothing(call, &table, Act::Replay);
@@ -173,7 +173,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
         if !change.confirmed(call)? {
             return unchanged(call);
         }
-        let next = next_of(&store, &chosen, began, rows);
+        let next = next_of(&store, &chosen, began, rows, Act::Replay);
         replay::run(call, &store, &table, &pace, rows, next).await
     })
 }
@@ -185,8 +185,7 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
     block_on(async {
         drop(database.connect().await?);
         let store = database.admin(&table, &call.config);
-        let began = Began::now();
-        let (chosen, rows) = counted_choice(call, &store, &table, began).await?;
+        let (chosen, began, rows) = counted_choice(call, &store, &table).await?;
         if rows == 0 {
             return chosen.nothing(call, &table, Act::Discard);
         }
@@ -195,19 +194,8 @@ pub(crate) fn discard(call: &Call<'_>) -> Result<Exit, Failure> {
         if !change.confirmed(call)? {
             return unchanged(call);
         }
-        let progress = Progress::new(call.json);
-        progress.at(&format!("discarding {}", counted(rows, "event")));
-        let discarded = discard_chosen(&store, &chosen, began).await;
-        drop(progress);
-        let discarded = discarded.map_err(|error| Problem::about(&table, &error))?;
-        let left = rows.saturating_sub(discarded);
-        if call.json {
-            let table = table.to_string();
-            say_json(&json!({ "table": table, "matched": rows, "discarded": discarded, "left": left }))?;
-        } else {
-            say(&format!("discarded {}{}", thousands(discarded), replay::left_alone(left)))?;
-        }
-        Ok(if left > 0 { Exit::Problems } else { Exit::Done })
+        let next = next_of(&store, &chosen, began, rows, Act::Discard);
+        replay::discard(call, &table, rows, next).await
     })
 }
 

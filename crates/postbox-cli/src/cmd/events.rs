@@ -6,6 +6,7 @@ use postbox_core::{
 };
 use time::OffsetDateTime;
 
+use super::chosen::Act;
 use super::dead::unchanged;
 use super::replay::{self, Pace};
 use super::{block_on, given, named_table, one_table, within_patience};
@@ -259,7 +260,7 @@ pub(crate) fn replay(call: &Call<'_>) -> Result<Exit, Failure> {
                 let next = format!("postbox events show --table {table} {}", event_ids[0]);
                 return Err(Problem::new(Code::EventMissing, message).next(next).into());
             }
-            return replay::nothing(call, &table, "no published event matches");
+            return replay::nothing(call, &table, Act::Replay, "no published event matches");
         }
         let moved = if has_history {
             format!(" (and INSERT INTO {table} SELECT … FROM {table}_history for what was moved there)")

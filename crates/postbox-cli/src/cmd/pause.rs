@@ -32,19 +32,17 @@ fn change(
     let tables = named_tables(&call.config)?;
     let database = Database::of(&call.config)?;
     let who = operator();
-    block_on(within_patience(async {
-        drop(database.connect().await?);
-        let mut results: Vec<Value> = Vec::new();
+    block_on(async {
+        drop(within_patience(database.connect()).await?);
+        let (mut results, mut before): (Vec<Value>, u64) = (Vec::new(), 0);
         for table in &tables {
             let admin = database.admin(table, &call.config);
-            let changed = action(&admin, &who).await.map_err(|error| {
-                let problem = Problem::about(table, &error);
-                let done_to = |result: &&Value| result["changed"] == Value::Bool(true);
-                match results.iter().filter(done_to).count() as u64 {
-                    0 => problem,
-                    before => problem.after(&format!("{done} {} before", counted(before, "table"))),
-                }
-            })?;
+            let so_far = (before > 0).then(|| format!("{done} {} before", counted(before, "table")));
+            let step = async {
+                action(&admin, &who).await.map_err(|error| Failure::from(Problem::about(table, &error)))
+            };
+            let changed = within_patience(step).await.map_err(|failure| failure.after(so_far))?;
+            before += u64::from(changed);
             if !call.json {
                 call.say(&if changed { format!("{done} {table}") } else { format!("{table} {nothing}") })?;
             }
@@ -55,5 +53,5 @@ fn change(
             say_json(&json!({ "tables": results }))?;
         }
         Ok(Exit::Done)
-    }))
+    })
 }

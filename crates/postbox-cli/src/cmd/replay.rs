@@ -7,6 +7,7 @@ use postbox_core::{Browse, EventId, EventStatus, StoreError, TableName};
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::chosen::Act;
 use super::{given, within_patience};
 use crate::ask::Progress;
 use crate::cli::Call;
@@ -70,6 +71,13 @@ struct Done {
     stopped: bool,
 }
 
+impl Done {
+    /// How many of those that were counted are left, and nobody said to leave them.
+    fn left_of(&self, rows: u64) -> u64 {
+        if self.stopped { 0 } else { rows.saturating_sub(self.events.len() as u64) }
+    }
+}
+
 /// Replays batch after batch at the pace, watches what becomes of the events, and reports it. `next` replays at most so
 /// many and answers which; none is the end.
 pub(crate) async fn run(
@@ -84,10 +92,42 @@ pub(crate) async fn run(
     let progress = Progress::new(call.json);
     // One for both: a Ctrl-C between two of them would be nobody's.
     let mut stop = std::pin::pin!(interrupted());
-    let done = replay(table, pace, rows, &progress, next, stop.as_mut()).await?;
+    let done = in_batches(table, pace.step(), rows, Act::Replay, &progress, next, stop.as_mut()).await?;
     let became = watch(store, table, &done, pace.watch, &progress, stop).await?;
     drop(progress);
     became.report(call, table, &done, rows, started.elapsed())
+}
+
+/// Discards batch after batch, and reports it. `next` discards at most so many and answers which; none is the end.
+pub(crate) async fn discard(
+    call: &Call<'_>,
+    table: &TableName,
+    rows: u64,
+    next: impl AsyncFnMut(u32) -> Result<Vec<EventId>, StoreError>,
+) -> Result<Exit, Failure> {
+    let progress = Progress::new(call.json);
+    let stop = std::pin::pin!(interrupted());
+    let done = in_batches(table, step(None), rows, Act::Discard, &progress, next, stop).await?;
+    drop(progress);
+    discarded(call, table, &done, rows)
+}
+
+fn discarded(call: &Call<'_>, table: &TableName, done: &Done, rows: u64) -> Result<Exit, Failure> {
+    let discarded = done.events.len() as u64;
+    let left = done.left_of(rows);
+    if call.json {
+        say_json(&json!({
+            "table": table.to_string(), "matched": rows, "discarded": discarded, "stopped": done.stopped, "left": left,
+        }))?;
+    } else {
+        let stopped = if done.stopped { "  stopped before the end" } else { "" };
+        say(&format!("discarded {}{}{stopped}", thousands(discarded), left_alone(left)))?;
+    }
+    Ok(match () {
+        () if done.stopped => Exit::Failed,
+        () if left > 0 => Exit::Problems,
+        () => Exit::Done,
+    })
 }
 
 /// Somebody has pressed Ctrl-C.
@@ -98,15 +138,15 @@ async fn interrupted() {
     }
 }
 
-async fn replay(
+async fn in_batches(
     table: &TableName,
-    pace: &Pace,
+    (batch, pause): (u32, Duration),
     rows: u64,
+    act: Act,
     progress: &Progress,
     mut next: impl AsyncFnMut(u32) -> Result<Vec<EventId>, StoreError>,
     mut stop: Pin<&mut impl Future<Output = ()>>,
 ) -> Result<Done, Failure> {
-    let (batch, pause) = pace.step();
     let mut done = Done::default();
     let mut due = Instant::now();
     loop {
@@ -116,21 +156,16 @@ async fn replay(
         if take == 0 {
             return Ok(done);
         }
-        let so_far = done.events.len();
-        let failed = |error: StoreError| {
-            let problem = Problem::about(table, &error);
-            Failure::from(if so_far == 0 {
-                problem
-            } else {
-                problem.after(&format!("{so_far} were replayed before"))
-            })
-        };
-        let got = within_patience(async { next(take).await.map_err(failed) }).await?;
+        let (so_far, past) = (done.events.len(), act.past());
+        let so_far = (so_far > 0).then(|| format!("{so_far} were {past} before"));
+        let failed = |error: StoreError| Failure::from(Problem::about(table, &error));
+        let got = within_patience(async { next(take).await.map_err(failed) }).await;
+        let got = got.map_err(|failure| failure.after(so_far))?;
         if got.is_empty() {
             return Ok(done);
         }
         done.events.extend(got);
-        progress.at(&format!("replayed {} of {}", thousands(done.events.len() as u64), thousands(rows)));
+        progress.at(&format!("{past} {} of {}", thousands(done.events.len() as u64), thousands(rows)));
         due = next_due(due, pause, Instant::now());
         tokio::select! {
             biased;
@@ -208,13 +243,13 @@ pub(crate) fn left_alone(events: u64) -> String {
     format!("  left alone {}: others changed them meanwhile, or hold them", thousands(events))
 }
 
-/// There is nothing to replay: in the form of what was replayed, or in these words.
-pub(crate) fn nothing(call: &Call<'_>, table: &TableName, words: &str) -> Result<Exit, Failure> {
-    if call.json {
-        return Became::default().report(call, table, &Done::default(), 0, Duration::ZERO);
+/// There is nothing to change: in the form of what was changed, or in these words.
+pub(crate) fn nothing(call: &Call<'_>, table: &TableName, act: Act, words: &str) -> Result<Exit, Failure> {
+    match (call.json, act) {
+        (true, Act::Replay) => Became::default().report(call, table, &Done::default(), 0, Duration::ZERO),
+        (true, Act::Discard) => discarded(call, table, &Done::default(), 0),
+        (false, _) => say(words).map(|()| Exit::Done),
     }
-    say(words)?;
-    Ok(Exit::Done)
 }
 
 impl Became {
@@ -227,7 +262,7 @@ impl Became {
         took: Duration,
     ) -> Result<Exit, Failure> {
         let replayed = done.events.len() as u64;
-        let left = if done.stopped { 0 } else { rows.saturating_sub(replayed) };
+        let left = done.left_of(rows);
         if call.json {
             say_json(&json!({
                 "table": table.to_string(), "matched": rows, "replayed": replayed, "stopped": done.stopped,

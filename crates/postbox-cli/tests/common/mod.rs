@@ -128,6 +128,17 @@ impl Place {
         self.db.psql(&format!("SELECT count(*) FROM {TABLE} WHERE {condition}")).parse().unwrap()
     }
 
+    /// A session that keeps what this statement locked.
+    pub(crate) fn hold(&self, statement: &str) -> Program {
+        let mut holder = Command::new("psql");
+        let script = format!("BEGIN; {statement}; SELECT 'held'; SELECT pg_sleep(120)");
+        // One after the other: as one statement nothing would be seen before the end.
+        holder.args(["-X", "-d", &self.db.url]).args(script.split("; ").flat_map(|part| ["-c", part]));
+        let holder = Program::from_command(holder);
+        holder.wait_for_line("held", LONG);
+        holder
+    }
+
     /// A file in the test's directory.
     pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.dir.path().join(name);

@@ -3,6 +3,7 @@
 mod verify;
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,6 +14,7 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
+use http_body_util::LengthLimitError;
 use postbox_core::inbox::InboxDriver;
 use postbox_core::{Code, DispatchError, DispatchErrorKind, Seen};
 use time::OffsetDateTime;
@@ -23,6 +25,8 @@ use crate::identify::{EVENT_ID, Unknown};
 use crate::message::{Envelope, Message, decoded};
 pub use verify::WebhookError;
 use verify::{Keys, Signed};
+
+const TOO_LARGE: (StatusCode, &str) = (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
 
 /// What stands before the fields of an event that no standard of HTTP has a name for.
 const PREFIX: &str = "postbox-";
@@ -167,14 +171,31 @@ impl<D: InboxDriver> Webhook<D> {
 async fn whole(body: Body, limit: usize) -> Result<Vec<u8>, (StatusCode, &'static str)> {
     let (mut bytes, mut chunks) = (Vec::new(), body.into_data_stream());
     while let Some(chunk) = chunks.next().await {
-        // The message is not to blame: a sender that hears of it sends it again.
-        let chunk = chunk.map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the body ended early"))?;
+        let chunk = chunk.map_err(|error| {
+            if is_limit(&error) {
+                return TOO_LARGE;
+            }
+            // The message is not to blame: a sender that hears of it sends it again.
+            (StatusCode::REQUEST_TIMEOUT, "the body ended early")
+        })?;
         if bytes.len() + chunk.len() > limit {
-            return Err((StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"));
+            return Err(TOO_LARGE);
         }
         bytes.extend_from_slice(&chunk);
     }
     Ok(bytes)
+}
+
+/// Whether somebody else's limit ended the body, such as a layer's: sent again, it would be as large.
+fn is_limit(error: &axum::Error) -> bool {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if error.is::<LengthLimitError>() {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn refuse(status: StatusCode, why: impl Into<String>) -> Response {

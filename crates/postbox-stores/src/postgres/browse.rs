@@ -220,10 +220,11 @@ impl Browse for PgAdmin {
     }
 
     async fn discard_dead(&self, events: &[EventId], who: &str) -> Result<Vec<EventId>, StoreError> {
+        // As by a filter, what somebody holds is left alone: the others do not wait for it.
         let sql = fill(
             self.looked().await?,
             "WITH chosen AS MATERIALIZED (
-                SELECT id FROM {{table}} WHERE event_id = ANY ($1::uuid[]) AND {{dead}} ORDER BY id FOR UPDATE)
+                SELECT id FROM {{table}} WHERE event_id = ANY ($1::uuid[]) AND {{dead}} ORDER BY id FOR UPDATE SKIP LOCKED)
              DELETE FROM {{table}} WHERE id IN (SELECT id FROM chosen) RETURNING event_id",
         );
         let query = ask(sql).bind(uuids(events));

@@ -6,11 +6,8 @@ use postbox_core::{Code, Finding, TableName};
 
 use super::Look;
 use crate::config::Relay;
+use crate::late::{FAR_TOO_LATE, LATE};
 use crate::render::{age, counted, relay_name, thousands};
-
-/// Events that have been due for longer than this are late, and far too late.
-const LATE: Duration = Duration::from_secs(10);
-const FAR_TOO_LATE: Duration = Duration::from_mins(5);
 
 /// A backlog that is smaller than this may grow as it likes: the next moment it is gone.
 const BACKLOG: u64 = 1_000;

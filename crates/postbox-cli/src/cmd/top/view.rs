@@ -6,14 +6,11 @@ use time::OffsetDateTime;
 
 use super::look::{Row, Seen, State};
 use crate::cmd::demo::view::{Line, Size};
+use crate::late::{FAR_TOO_LATE, LATE};
 use crate::render::{Tint, age, clock, counted, printable, relay_name, short, thousands};
 
 /// From here on there is room for more columns.
 const WIDE: usize = 110;
-
-/// Events that wait for longer are late, and far too late.
-const LATE: Duration = Duration::from_secs(10);
-const FAR_TOO_LATE: Duration = Duration::from_mins(1);
 
 /// How many causes of death are shown for one table.
 const CAUSES: usize = 5;
@@ -283,6 +280,17 @@ mod tests {
         let said = |text: &str| lines.iter().any(|line| line == text);
         assert!(said("  ! the oldest event has waited for 30s"), "{lines:#?}");
         assert!(said("  ✗ 3 events dead: postbox dead list") && said("  ✗ no answer"), "{lines:#?}");
+    }
+
+    #[test]
+    fn a_table_is_as_late_as_a_doctor_finds_it() {
+        for (oldest, said) in [
+            (299, "  ! the oldest event has waited for 4m59s"),
+            (301, "  ✗ the oldest event has waited for 5m01s"),
+        ] {
+            let lines = drawn(vec![row("public.a_outbox", 5, oldest, 0, Some("x/1"))], 80, 24, 0, None);
+            assert!(lines.iter().any(|line| line == said), "{lines:#?}");
+        }
     }
 
     #[test]
