@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
 use postbox_core::idempotency::{
-    Begun, Call, Finish, IdempotencyStore, IdempotencyTable, StoredResponse, Ticket,
+    Begun, Call, Finish, IdempotencyDriver, IdempotencyStore, IdempotencyTable, IdempotencyTx,
+    StoredResponse, Ticket,
 };
 use postbox_core::{OutboxPool, OutboxTransaction, StoreError, TableName};
 use sqlx::mysql::{MySqlPool, MySqlRow};
@@ -199,10 +200,24 @@ fn finishing<'q>(sql: &Arc<str>, finish: Finish<'q>) -> Bound<'q> {
 /// whose effect is gone. Without a transaction there is no savepoint, and to release it is an error.
 pub(super) const STILL_OPEN: &str = "SAVEPOINT postbox_call; RELEASE SAVEPOINT postbox_call";
 
-pub(super) async fn finish(connection: &mut MySqlConnection, what: Finish<'_>) -> Result<bool, sqlx::Error> {
+async fn finish(connection: &mut MySqlConnection, what: Finish<'_>) -> Result<bool, sqlx::Error> {
     sqlx::raw_sql(STILL_OPEN).execute(&mut *connection).await?;
     let sql = Template::of(&what.ticket.table().outbox, '`').fill(FINISH);
     Ok(finishing(&sql.into(), what).execute(connection).await?.rows_affected() > 0)
+}
+
+impl IdempotencyTx<SqlxMySql> for &mut Transaction<'_, MySql> {
+    type Error = sqlx::Error;
+
+    async fn finish(self, what: Finish<'_>) -> Result<bool, sqlx::Error> {
+        finish(&mut *self, what).await
+    }
+}
+
+impl IdempotencyDriver for SqlxMySql {
+    async fn finish(tx: &mut Transaction<'static, MySql>, what: Finish<'_>) -> Result<bool, sqlx::Error> {
+        finish(&mut *tx, what).await
+    }
 }
 
 impl Sweep for MySqlIdempotency {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use postbox_core::cleaner::Swept;
 use postbox_core::{
-    InboxAdmin, InboxEntry, InboxFilter, InboxPage, InboxRequest, InboxTrouble, Recording, StoreError,
-    TableName,
+    InboxAdmin, InboxDriver, InboxEntry, InboxFilter, InboxPage, InboxRequest, InboxTrouble, InboxTx,
+    Recording, StoreError, TableName,
 };
 use sqlx::mysql::MySqlRow;
-use sqlx::{MySql, MySqlConnection};
+use sqlx::{MySql, MySqlConnection, Transaction};
 use uuid::Uuid;
 
 use super::admin::{Looked, MySqlAdmin, audit, count};
@@ -19,6 +19,7 @@ use super::idempotency::STILL_OPEN;
 use super::link::{OPERATION_LIMIT, Tries};
 use super::schema::{columns, indexes};
 use super::session::{self, Value, text};
+use super::tx::SqlxMySql;
 use crate::audit::forgotten;
 use crate::inbox::{FORGET_BATCH, InboxShape, missing};
 use crate::row::Cells as _;
@@ -80,7 +81,7 @@ pub(crate) async fn record<S: Session<MySql>>(
 const THERE: &str = "SELECT message_id FROM {{inbox}} WHERE consumer = ? AND message_id IN ({{list}})";
 
 /// Whether this transaction has recorded all of these messages, and goes on.
-pub(super) async fn is_recorded(
+async fn is_recorded(
     connection: &mut MySqlConnection,
     recording: Recording<'_>,
 ) -> Result<bool, sqlx::Error> {
@@ -103,8 +104,40 @@ fn bytes(bytes: &[u8]) -> Value<'_> {
     Value::Bytes(Some(bytes))
 }
 
-pub(super) fn trouble(error: &sqlx::Error) -> InboxTrouble {
+fn trouble(error: &sqlx::Error) -> InboxTrouble {
     error_number(error).map_or(InboxTrouble::Other, session::trouble)
+}
+
+impl InboxTx<SqlxMySql> for &mut Transaction<'_, MySql> {
+    type Error = sqlx::Error;
+
+    async fn record(self, recording: Recording<'_>) -> Result<Vec<String>, sqlx::Error> {
+        record(&mut **self, recording).await
+    }
+
+    fn trouble(error: &sqlx::Error) -> InboxTrouble {
+        trouble(error)
+    }
+}
+
+impl InboxDriver for SqlxMySql {
+    async fn record(
+        tx: &mut Transaction<'static, MySql>,
+        recording: Recording<'_>,
+    ) -> Result<Vec<String>, sqlx::Error> {
+        record(&mut **tx, recording).await
+    }
+
+    async fn is_recorded(
+        tx: &mut Transaction<'static, MySql>,
+        recording: Recording<'_>,
+    ) -> Result<bool, sqlx::Error> {
+        is_recorded(&mut *tx, recording).await
+    }
+
+    fn trouble(error: &sqlx::Error) -> InboxTrouble {
+        trouble(error)
+    }
 }
 
 /// Reads what stands where the inbox of a module would be; none if nothing does.

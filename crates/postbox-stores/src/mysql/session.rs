@@ -7,8 +7,7 @@ use time::PrimitiveDateTime;
 
 use super::clause::Bound;
 use super::error::{DEADLOCK, LOCK_WAIT};
-use super::tx::SqlxMySql;
-use crate::tx::{Columns, Dialect, EventRow, Session, Statement, on_sqlx};
+use crate::tx::{Columns, Dialect, EventRow, Session, Statement};
 
 const NO_SUCH_TABLE: u16 = 1146;
 
@@ -20,8 +19,6 @@ pub(crate) enum Value<'q> {
     Bytes(Option<&'q [u8]>),
     Time(Option<PrimitiveDateTime>),
 }
-
-on_sqlx!(SqlxMySql, MySql);
 
 impl Dialect for MySql {
     type Value<'q> = Value<'q>;

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use postbox_core::{
-    Availability, Enqueued, EventId, Fields, Inserted, Insertion, Json, Receipt, Record, TableName,
+    Availability, Enqueued, EventId, Fields, Inserted, Insertion, Json, OutboxTx, Receipt, Record, TableName,
 };
-use sqlx::MySql;
+use sqlx::{MySql, Transaction};
 use uuid::Uuid;
 
 use super::clause::{padded, with_list};
@@ -31,6 +31,14 @@ const COLUMNS: usize = 22;
 /// Marks sqlx's MySQL transactions as a driver of the outbox.
 #[derive(Debug)]
 pub struct SqlxMySql;
+
+impl OutboxTx<SqlxMySql> for &mut Transaction<'_, MySql> {
+    type Error = sqlx::Error;
+
+    async fn insert(self, insertion: Insertion<'_>) -> Result<Vec<Inserted>, sqlx::Error> {
+        insert(&mut **self, insertion).await
+    }
+}
 
 /// Writes events.
 pub(crate) async fn insert<S: Session<MySql>>(

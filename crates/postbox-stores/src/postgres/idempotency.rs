@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
 use postbox_core::idempotency::{
-    Begun, Call, Finish, IdempotencyStore, IdempotencyTable, StoredResponse, Ticket,
+    Begun, Call, Finish, IdempotencyDriver, IdempotencyStore, IdempotencyTable, IdempotencyTx,
+    StoredResponse, Ticket,
 };
 use postbox_core::{OutboxTransaction, StoreError, StoreErrorKind, TableName};
 use sqlx::postgres::{PgArguments, PgPool, PgRow};
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
+use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
 use super::ask::{self, ask};
@@ -179,9 +180,23 @@ fn finishing<'q>(sql: &Arc<str>, finish: Finish<'q>) -> Bound<'q> {
     query.bind(response.header_block()).bind(response.body.as_deref())
 }
 
-pub(super) async fn finish(connection: &mut PgConnection, what: Finish<'_>) -> Result<bool, sqlx::Error> {
+async fn finish(connection: &mut PgConnection, what: Finish<'_>) -> Result<bool, sqlx::Error> {
     let sql = Template::of(&what.ticket.table().outbox, '"').fill(FINISH);
     Ok(finishing(&sql.into(), what).execute(connection).await?.rows_affected() > 0)
+}
+
+impl IdempotencyTx<SqlxPostgres> for &mut Transaction<'_, Postgres> {
+    type Error = sqlx::Error;
+
+    async fn finish(self, what: Finish<'_>) -> Result<bool, sqlx::Error> {
+        finish(&mut *self, what).await
+    }
+}
+
+impl IdempotencyDriver for SqlxPostgres {
+    async fn finish(tx: &mut Transaction<'static, Postgres>, what: Finish<'_>) -> Result<bool, sqlx::Error> {
+        finish(&mut *tx, what).await
+    }
 }
 
 impl Sweep for PgIdempotency {

@@ -4,18 +4,19 @@ use std::time::Duration;
 
 use postbox_core::cleaner::Swept;
 use postbox_core::{
-    InboxAdmin, InboxEntry, InboxFilter, InboxPage, InboxRequest, InboxTrouble, Recording, StoreError,
-    TableName,
+    InboxAdmin, InboxDriver, InboxEntry, InboxFilter, InboxPage, InboxRequest, InboxTrouble, InboxTx,
+    Recording, StoreError, TableName,
 };
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Postgres, Row as _};
+use sqlx::{PgConnection, Postgres, Row as _, Transaction};
 
 use super::admin::{Looked, PgAdmin, audit};
 use super::ask::{self, Ask, ask};
 use super::error::classify;
 use super::list::in_range;
 use super::session::{self, Value};
+use super::tx::SqlxPostgres;
 use crate::audit::forgotten;
 use crate::inbox::{FORGET_BATCH, InboxShape, missing, name_of};
 use crate::table::Template;
@@ -50,10 +51,7 @@ pub(crate) async fn record<S: Session<Postgres>>(
 }
 
 /// Whether this transaction has recorded all of these messages, and goes on.
-pub(super) async fn is_recorded(
-    connection: &mut PgConnection,
-    recording: Recording<'_>,
-) -> Result<bool, sqlx::Error> {
+async fn is_recorded(connection: &mut PgConnection, recording: Recording<'_>) -> Result<bool, sqlx::Error> {
     let Recording { table, consumer, messages } = recording;
     let sql = Template::default().with("inbox", table.quoted('"')).fill(include_str!("sql/inbox_look.sql"));
     let texts = Value::Texts(messages.iter().map(|message| Some(*message)).collect());
@@ -62,9 +60,41 @@ pub(super) async fn is_recorded(
     Ok(found.len() == messages.len())
 }
 
-pub(super) fn trouble(error: &sqlx::Error) -> InboxTrouble {
+fn trouble(error: &sqlx::Error) -> InboxTrouble {
     let state = error.as_database_error().and_then(DatabaseError::code);
     state.map_or(InboxTrouble::Other, |state| session::trouble(&state))
+}
+
+impl InboxTx<SqlxPostgres> for &mut Transaction<'_, Postgres> {
+    type Error = sqlx::Error;
+
+    async fn record(self, recording: Recording<'_>) -> Result<Vec<String>, sqlx::Error> {
+        record(&mut **self, recording).await
+    }
+
+    fn trouble(error: &sqlx::Error) -> InboxTrouble {
+        trouble(error)
+    }
+}
+
+impl InboxDriver for SqlxPostgres {
+    async fn record(
+        tx: &mut Transaction<'static, Postgres>,
+        recording: Recording<'_>,
+    ) -> Result<Vec<String>, sqlx::Error> {
+        record(&mut **tx, recording).await
+    }
+
+    async fn is_recorded(
+        tx: &mut Transaction<'static, Postgres>,
+        recording: Recording<'_>,
+    ) -> Result<bool, sqlx::Error> {
+        is_recorded(&mut *tx, recording).await
+    }
+
+    fn trouble(error: &sqlx::Error) -> InboxTrouble {
+        trouble(error)
+    }
 }
 
 /// Reads what stands where the inbox of a module would be; none if nothing does.

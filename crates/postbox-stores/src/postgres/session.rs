@@ -7,8 +7,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::tx::SqlxPostgres;
-use crate::tx::{Columns, Dialect, EventRow, Session, Statement, on_sqlx};
+use crate::tx::{Columns, Dialect, EventRow, Session, Statement};
 
 /// A value: of one event, or of several as an array.
 #[derive(Debug)]
@@ -28,8 +27,6 @@ pub(crate) enum Value<'q> {
     Blobs(Vec<Option<&'q [u8]>>),
     Times(Vec<Option<OffsetDateTime>>),
 }
-
-on_sqlx!(SqlxPostgres, Postgres);
 
 impl Dialect for Postgres {
     type Value<'q> = Value<'q>;

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use postbox_core::{Birth, Enqueued, EventId, Inserted, Insertion, Layout, OutboxTable, Receipt, Record};
-use sqlx::Postgres;
+use postbox_core::{
+    Birth, Enqueued, EventId, Inserted, Insertion, Layout, OutboxTable, OutboxTx, Receipt, Record,
+};
+use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::session::Value;
@@ -18,6 +20,14 @@ const CHUNK_BYTES: usize = 8 << 20;
 /// Marks sqlx's PostgreSQL transactions as a driver of the outbox.
 #[derive(Debug)]
 pub struct SqlxPostgres;
+
+impl OutboxTx<SqlxPostgres> for &mut Transaction<'_, Postgres> {
+    type Error = sqlx::Error;
+
+    async fn insert(self, insertion: Insertion<'_>) -> Result<Vec<Inserted>, sqlx::Error> {
+        insert(&mut **self, insertion).await
+    }
+}
 
 /// Writes events.
 pub(crate) async fn insert<S: Session<Postgres>>(

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use postbox_core::cleaner::{Due, Sweep, SweepCount, SweepRequest, Swept};
 use postbox_core::idempotency::{
-    Begun, Call, Finish, IdempotencyStore, IdempotencyTable, StoredResponse, Ticket,
+    Begun, Call, Finish, IdempotencyDriver, IdempotencyStore, IdempotencyTable, IdempotencyTx,
+    StoredResponse, Ticket,
 };
 use postbox_core::{OutboxTransaction, StoreError, TableName};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqlitePool, SqliteRow};
-use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
+use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection, Transaction};
 use uuid::Uuid;
 
 use super::clock::{now, span};
@@ -185,6 +186,20 @@ pub(super) async fn finish(
     still_open(&mut *connection).await?;
     let sql = Template::of(&finish.ticket.table().outbox, '"').fill(FINISH);
     Ok(bind(&sql.into(), finish, now()).execute(connection).await?.rows_affected() > 0)
+}
+
+impl IdempotencyTx<SqlxSqlite> for &mut Transaction<'_, Sqlite> {
+    type Error = sqlx::Error;
+
+    async fn finish(self, what: Finish<'_>) -> Result<bool, sqlx::Error> {
+        finish(&mut *self, what).await
+    }
+}
+
+impl IdempotencyDriver for SqlxSqlite {
+    async fn finish(tx: &mut Transaction<'static, Sqlite>, what: Finish<'_>) -> Result<bool, sqlx::Error> {
+        finish(&mut *tx, what).await
+    }
 }
 
 impl Sweep for SqliteIdempotency {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use postbox_core::cleaner::Swept;
 use postbox_core::{
-    InboxAdmin, InboxEntry, InboxFilter, InboxPage, InboxRequest, InboxTrouble, Recording, StoreError,
-    TableName,
+    InboxAdmin, InboxDriver, InboxEntry, InboxFilter, InboxPage, InboxRequest, InboxTrouble, InboxTx,
+    Recording, StoreError, TableName,
 };
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteArguments, SqliteRow};
-use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
+use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection, Transaction};
 
 use super::admin::{Looked, SqliteAdmin, audit};
 use super::clock::{from_micros, micros, now, span};
@@ -18,6 +18,7 @@ use super::idempotency::still_open;
 use super::link::OPERATION_LIMIT;
 use super::schema::in_main;
 use super::session::Value;
+use super::tx::SqlxSqlite;
 use crate::audit::forgotten;
 use crate::inbox::{FORGET_BATCH, InboxShape, missing};
 use crate::table::Template;
@@ -45,7 +46,7 @@ pub(crate) async fn record<S: Session<Sqlite>>(
 }
 
 /// Whether this transaction has recorded all of these messages, and goes on.
-pub(super) async fn is_recorded(
+async fn is_recorded(
     connection: &mut SqliteConnection,
     recording: Recording<'_>,
 ) -> Result<bool, sqlx::Error> {
@@ -68,6 +69,38 @@ pub(crate) fn trouble(error: &sqlx::Error) -> InboxTrouble {
     match error.as_database_error() {
         Some(database) if database.message().starts_with("no such table") => InboxTrouble::Missing,
         _ => InboxTrouble::Other,
+    }
+}
+
+impl InboxTx<SqlxSqlite> for &mut Transaction<'_, Sqlite> {
+    type Error = sqlx::Error;
+
+    async fn record(self, recording: Recording<'_>) -> Result<Vec<String>, sqlx::Error> {
+        record(&mut **self, recording).await
+    }
+
+    fn trouble(error: &sqlx::Error) -> InboxTrouble {
+        trouble(error)
+    }
+}
+
+impl InboxDriver for SqlxSqlite {
+    async fn record(
+        tx: &mut Transaction<'static, Sqlite>,
+        recording: Recording<'_>,
+    ) -> Result<Vec<String>, sqlx::Error> {
+        record(&mut **tx, recording).await
+    }
+
+    async fn is_recorded(
+        tx: &mut Transaction<'static, Sqlite>,
+        recording: Recording<'_>,
+    ) -> Result<bool, sqlx::Error> {
+        is_recorded(&mut *tx, recording).await
+    }
+
+    fn trouble(error: &sqlx::Error) -> InboxTrouble {
+        trouble(error)
     }
 }
 

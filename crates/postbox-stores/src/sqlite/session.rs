@@ -4,8 +4,7 @@ use sqlx::query::Query;
 use sqlx::sqlite::SqliteArguments;
 use sqlx::{AssertSqlSafe, Row as _, Sqlite, SqliteConnection};
 
-use super::tx::SqlxSqlite;
-use crate::tx::{Columns, Dialect, EventRow, Session, Statement, on_sqlx};
+use crate::tx::{Columns, Dialect, EventRow, Session, Statement};
 
 /// A value. Times are numbers, ids are bytes.
 #[derive(Debug)]
@@ -14,8 +13,6 @@ pub(crate) enum Value<'q> {
     Text(Option<&'q str>),
     Bytes(Option<&'q [u8]>),
 }
-
-on_sqlx!(SqlxSqlite, Sqlite);
 
 impl Dialect for Sqlite {
     type Value<'q> = Value<'q>;

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
-use postbox_core::{Availability, Enqueued, EventId, Inserted, Insertion, Json, Receipt, Record, TableName};
-use sqlx::Sqlite;
+use postbox_core::{
+    Availability, Enqueued, EventId, Inserted, Insertion, Json, OutboxTx, Receipt, Record, TableName,
+};
+use sqlx::{Sqlite, Transaction};
 use uuid::Uuid;
 
 use super::clock::{micros, now, span};
@@ -19,6 +21,14 @@ const COLUMNS: usize = 21;
 /// Marks sqlx's SQLite transactions as a driver of the outbox.
 #[derive(Debug)]
 pub struct SqlxSqlite;
+
+impl OutboxTx<SqlxSqlite> for &mut Transaction<'_, Sqlite> {
+    type Error = sqlx::Error;
+
+    async fn insert(self, insertion: Insertion<'_>) -> Result<Vec<Inserted>, sqlx::Error> {
+        insert(&mut **self, insertion).await
+    }
+}
 
 /// Writes events.
 pub(crate) async fn insert<S: Session<Sqlite>>(

@@ -8,7 +8,6 @@
 mod deadpool_postgres;
 #[cfg(any(feature = "diesel-postgres", feature = "diesel-mysql", feature = "diesel-sqlite"))]
 mod diesel;
-mod on_sqlx;
 #[cfg(feature = "sea-orm")]
 mod sea_orm;
 #[cfg(feature = "tokio-postgres")]
@@ -24,8 +23,6 @@ pub use self::diesel::DieselSqlite;
 pub use self::sea_orm::SeaOrm;
 #[cfg(feature = "tokio-postgres")]
 pub use self::tokio_postgres::TokioPostgres;
-
-pub(crate) use on_sqlx::on_sqlx;
 
 use std::future::Future;
 use std::sync::Arc;
