@@ -47,7 +47,7 @@ fi
 apt-get "$@" >&2
 "#;
 
-/// Makes sure that there are a PostgreSQL server's programs, its pooler, MariaDB's, promtool, faketime, and a C compiler; and, if asked for, the brokers
+/// Makes sure that there are a PostgreSQL server's programs, its pooler, MariaDB's, promtool, faketime, psycopg, and a C compiler; and, if asked for, the brokers
 /// that are packages and what their clients are built with. `jars` has the others.
 pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
     let mut packages = Vec::new();
@@ -70,6 +70,11 @@ pub(crate) fn test_needs(brokers: bool) -> Result<(), String> {
     // Alerts are tested by the program that comes with the server; the server itself is not started.
     if !exists("promtool") {
         packages.push("prometheus");
+    }
+    // The book writes events in Python, too.
+    let psycopg = ["python3", "/usr/bin/python3"];
+    if !psycopg.into_iter().any(|python| works(python, &["-c", "import psycopg"])) {
+        packages.push("python3-psycopg");
     }
     // Programs under test are shown wrong clocks.
     if !exists("faketime") {

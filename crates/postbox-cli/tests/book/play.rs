@@ -21,6 +21,10 @@ const SECONDS: &str = "300";
 const START: char = '\u{1e}';
 const END: char = '\u{1f}';
 
+/// A Python that has psycopg: Debian's package belongs to Debian's own, which need not be the first on the path.
+const PYTHON: &str =
+    "/usr/bin/python3 -c 'import psycopg' 2>/dev/null && python3() { /usr/bin/python3 \"$@\"; }\n";
+
 /// What a command printed and how it ended.
 struct Played {
     printed: Vec<String>,
@@ -100,7 +104,8 @@ fn told(page: &Path, exchange: &Exchange, what: &str, printed: &[String]) -> Str
 /// Whether this machine has what the step needs; says so where it has not.
 fn can_be_played(step: &Step) -> bool {
     let Some(needs) = &step.needs else { return true };
-    let has = Command::new("bash").args(["-c", needs]).output().is_ok_and(|done| done.status.success());
+    let has = Command::new("bash").args(["-c", &format!("{PYTHON}{needs}")]).output();
+    let has = has.is_ok_and(|done| done.status.success());
     if !has {
         skipped(format!("the book: this machine does not have `{needs}`"));
     }
@@ -109,7 +114,7 @@ fn can_be_played(step: &Step) -> bool {
 
 fn script_of(steps: &[&Step]) -> String {
     // Whatever the page left running ends with it.
-    let mut script = "trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\ncode=0\n".to_owned();
+    let mut script = format!("trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\ncode=0\n{PYTHON}");
     for Step { line, act, .. } in steps {
         if let Act::Console { exchanges, .. } = act {
             for Exchange { line, command, .. } in exchanges {
