@@ -8,7 +8,9 @@ use super::active;
 use crate::dispatcher::{Delivery, DispatchError, Dispatcher};
 use crate::letter::{Letter, LetterRequest, LetterVerdict, Requirements};
 use crate::relay::Relay;
-use crate::store::{Claim, ClaimRequest, Claimed, Lease, Renewed, Settled, Settlement, Store, StoreError};
+use crate::store::{
+    Claim, ClaimRequest, Claimed, Lease, Renewed, Settled, Settlement, Standing, Store, StoreError,
+};
 use crate::testing::FailingDispatcher;
 use crate::until::until;
 
@@ -19,6 +21,8 @@ struct Dead {
     panics: bool,
     /// And so many others are, whose rows are free.
     others: usize,
+    /// The table is lost while the first of them is settled.
+    loses: bool,
     looks: Arc<AtomicUsize>,
     settles: Arc<AtomicUsize>,
 }
@@ -49,7 +53,9 @@ impl Store for Dead {
         Ok(())
     }
     async fn claim(&self, _: ClaimRequest) -> Result<Claim, StoreError> {
-        Ok(active(0))
+        let lost = self.loses && self.settles() > 0;
+        let standing = if lost { Standing::Standby } else { Standing::Active };
+        Ok(Claim { standing, ..active(0) })
     }
     async fn settle(&self, _: &[Settlement]) -> Result<Settled, StoreError> {
         Ok(Settled::default())
@@ -75,6 +81,10 @@ impl Store for Dead {
         let rows: Vec<_> = rows.map(|(lease, _)| lease.row).collect();
         assert_eq!(rows.len(), 1);
         let first = self.settles.fetch_add(1, Ordering::SeqCst) == 0;
+        if first && self.loses {
+            // The loop hears of it meanwhile.
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
         Ok(Settled { busy: if first { rows } else { Vec::new() }, ..Settled::default() })
     }
     async fn wait(&self, at_most: Duration) {
@@ -117,6 +127,15 @@ async fn a_letter_whose_row_was_locked_is_settled_when_the_relay_stops() {
     until("a letter that is sent", || store.settles() == 1).await;
     relay.shutdown().await.unwrap();
     assert_eq!(store.settles(), 2);
+}
+
+/// Whoever has the table now would send it again, when its lease has run out.
+#[tokio::test(start_paused = true)]
+async fn a_letter_whose_row_was_locked_is_settled_though_the_table_is_lost() {
+    let store = Dead { loses: true, ..Dead::default() };
+    let relay = store.relay().spawn();
+    until("it to be settled once more", || store.settles() == 2).await;
+    relay.shutdown().await.unwrap();
 }
 
 /// The first is sent at once, and there is no end of the others.
