@@ -151,7 +151,7 @@ pub(super) fn dead() -> Command {
         .about("Delivers dead events again, with all their attempts, and says what became of them")
         .after_help(
             "The table must be named by --table, the events by id, by a filter or by --all.\n\
-             Exits with 3 when some are dead again, or were left alone because others had changed or held them.",
+             Exits with 3 when some are dead again, or were left alone because others had changed them.",
         )
         .args(settings())
         .arg(ids("The events; or give a filter"))
